@@ -243,13 +243,16 @@ class InMemorySaver(BaseCheckpointSaver):
         events = {event.key for event in dump.events}
         with self._lock:
             thread = self._held(lease)
-            if thread.rows or thread.records or thread.events:
+            if not dump.replaces and (thread.rows or thread.records or thread.events):
                 raise _refused(lease.thread_id, "it holds something already")
             if (len(rows), len(records), len(events)) != (len(dump.rows), len(dump.records), len(dump.events)):
                 raise _refused(lease.thread_id, "two of the rows to be loaded have one key")
             wrong = _unfounded(dump.heads, rows.keys())
             if wrong is not None:
                 raise _refused(lease.thread_id, wrong)
+            if dump.replaces:
+                thread = _StoredThread(thread.epoch, thread.owner, thread.expires_at, thread.newest)
+                self._threads[lease.thread_id] = thread
             for row in rows.values():
                 thread.insert(row)
             thread.heads = dict(dump.heads)

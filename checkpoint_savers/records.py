@@ -310,6 +310,8 @@ class ThreadDump(msgspec.Struct, frozen=True, kw_only=True):
         records: in the order of (checkpoint id, namespace, index, task id).
         events: in the order of their keys.
         metadata: the thread's metadata.
+        replaces: True to delete all that the thread holds, in the transaction that loads the dump; False to refuse a
+            thread that holds something.
     """
 
     heads: dict[str, CheckpointId]
@@ -317,6 +319,7 @@ class ThreadDump(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[TaskRecord, ...]
     events: tuple[EventRow, ...]
     metadata: dict[str, Any] = {}
+    replaces: bool = False
 
 
 class Rewrite(msgspec.Struct, frozen=True, kw_only=True):

@@ -224,7 +224,9 @@ class SaverPort(ABC):
         """Store a dumped thread, byte for byte, in one transaction. It is durable when this returns.
 
         Args:
-            lease: the lease of the thread, which must hold no rows, records or events.
+            lease: the lease of the thread, which must hold no rows, records or events, unless `dump.replaces` is set.
+                Then all of them, and the thread's metadata, are deleted in the same transaction. `newest` never
+                decreases, so that checkpoint ids are never used twice.
             dump: what `dump` returned, from any saver.
 
         Raises:

@@ -218,7 +218,7 @@ class TupleMethods:
 
 
 @with_dataclass_fields
-class Send(TupleMethods, msgspec.Struct, frozen=True, order=False):
+class Send(TupleMethods, msgspec.Struct, frozen=True, order=False, repr_omit_defaults=True):
     """One extra run of a node in the next superstep, with an input of its own.
 
     A router returns sends, alone or in a list; each becomes a task. The node gets the argument as its input, isolated

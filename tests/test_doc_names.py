@@ -43,6 +43,7 @@ OTHERS = {
     *("AsyncPostgresSaver", "AsyncPostgresStore", "AsyncSqliteSaver", "AsyncSqliteStore", "JsonPlusSerializer"),
     *("NodeInterrupt", "ToolNode", "TracePolicy", "RunnableLambda", "LangGraph"),
     *("MultiServerMCPClient", "load_mcp_tools"),
+    *("MessageGraph", "ServerInfo"),
     # of browsers, Starlette and the standard library
     *("EventSource", "GZipMiddleware", "mount", "SelectorEventLoop", "simplefilter", "Task", "days"),
     # of msgspec, hypothesis and HTTP

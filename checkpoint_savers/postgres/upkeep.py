@@ -24,10 +24,10 @@ _SET_METADATA = "UPDATE {s}.pregel_threads SET metadata = %b WHERE thread = %b"
 # A batched write that read the thread before this transaction finds another `seq` under the lock, and is repeated.
 # Numbers of writes are far apart (`saver.SPACING`), so the next write's number is still greater.
 _BUMP_SEQ = "UPDATE {s}.pregel_threads SET seq = seq + 1 WHERE thread = %b"
-_DELETE = tuple(
-    f"DELETE FROM {{s}}.pregel_{table} WHERE thread = %b"
-    for table in ("records", "checkpoints", "heads", "events", "threads")
+_CLEAR = tuple(
+    f"DELETE FROM {{s}}.pregel_{table} WHERE thread = %b" for table in ("records", "checkpoints", "heads", "events")
 )
+_DELETE = (*_CLEAR, "DELETE FROM {s}.pregel_threads WHERE thread = %b")
 _GONE = tuple(
     f"DELETE FROM {{s}}.pregel_{table} t USING unnest(%b::text[], %b::text[]) AS g (ns, checkpoint_id) "
     "WHERE t.thread = %b AND t.checkpoint_id = g.checkpoint_id AND t.ns = g.ns"
@@ -211,8 +211,10 @@ class UpkeepStatements:
         """
         thread = await self._lock_leased(cursor, lease)
         where = where_of(lease.thread_id)
-        await self._run(cursor, _HAS_CONTENT, *[thread] * 4)
-        if await cursor.fetchone() != (False,):
+        if dump.replaces:  # also what an unsure attempt has stored
+            for statement in _CLEAR:
+                await self._run(cursor, statement, thread)
+        elif await self._has_content(cursor, thread):
             # Only this run holds the lease: content that is there after an unsure attempt was stored by that attempt.
             if attempt.unsure:
                 await cursor.execute(b"ROLLBACK")
@@ -354,6 +356,10 @@ class UpkeepStatements:
             holder = owner_of(owner, lease.thread_id)
             raise ThreadBusyError(lease.thread_id, holder=str(holder), expires_at=until or 0.0, lost=True)
         return int(thread)
+
+    async def _has_content(self, cursor: PostgresCursor, thread: int) -> bool:
+        await self._run(cursor, _HAS_CONTENT, *[thread] * 4)
+        return await cursor.fetchone() != (False,)
 
     async def _delete(self, cursor: PostgresCursor, thread_id: str, thread: int) -> None:
         for statement in _DELETE:

@@ -226,7 +226,8 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         events = [rows.bind_event(event) for event in dump.events]
         heads = {ns: write_id(head) for ns, head in dump.heads.items()}
         size = _size_of(new) + _size_of(records) + _size_of(events)
-        job = self._write_job(upkeep.load, (lease, heads, new, records, events, dict(dump.metadata)), size=size)
+        columns = lease, heads, new, records, events, dict(dump.metadata), dump.replaces
+        job = self._write_job(upkeep.load, columns, size=size)
         await self._connection.run(job)
 
     async def erase(self, lease: Lease) -> None:

@@ -13,7 +13,17 @@ from ..errors import StorageError
 from ..records import Lease
 from .ids import StoredId
 from .rows import CheckpointColumns, EventColumns, RecordColumns, location, read_checkpoint_id
-from .writing import add_checkpoint, add_events, add_row, check_lease, delete, namespace_key, put_records, set_metadata
+from .writing import (
+    add_checkpoint,
+    add_events,
+    add_row,
+    check_lease,
+    clear,
+    delete,
+    namespace_key,
+    put_records,
+    set_metadata,
+)
 
 StoredKey = tuple[str, StoredId]
 """Key of a checkpoint: its namespace and its id."""
@@ -110,6 +120,7 @@ def load(
     records: Sequence[RecordColumns],
     events: Iterable[EventColumns],
     metadata: dict[str, Any],
+    replaces: bool,
 ) -> None:
     """Store a dumped thread. See `SaverPort.load`.
 
@@ -121,13 +132,17 @@ def load(
         records: all records.
         events: all rows of events.
         metadata: the thread's metadata.
+        replaces: True to delete all that the thread holds first.
 
     Raises:
         ThreadBusyError: with `lost=True`: the lease is no longer held.
         StorageError: the thread is not empty, two records have one key, or a head is not among the rows.
     """
     thread, _ = check_lease(db, lease)
-    if db.execute(_HAS_CONTENT, {"thread": thread}).fetchone()[0]:
+    if replaces:
+        clear(db, thread)
+        db.execute(_MOVE_ROOT, (None, thread))
+    elif db.execute(_HAS_CONTENT, {"thread": thread}).fetchone()[0]:
         raise _refused(lease, "it is not empty")
     # `put_records` replaces records with an equal key, so a duplicate would be lost without an error.
     if len({record[:3] for record in records}) < len(records):

@@ -60,11 +60,11 @@ _PUT_RECORD = (
 )
 _CLEAR_RECORD = "DELETE FROM record WHERE thread = ? AND space = ? AND checkpoint = ? AND task_id = ?"
 _ADD_EVENT = "INSERT INTO event (thread, checkpoint, epoch, position, kind, frame) VALUES (?, ?, ?, ?, ?, ?)"
-_DELETE = (
+_CLEAR = (
     "DELETE FROM frame WHERE key IN (SELECT frame FROM checkpoint WHERE thread = ?)",
     *(f"DELETE FROM {table} WHERE thread = ?" for table in ("checkpoint", "metadata", "record", "event", "space")),
-    "DELETE FROM thread WHERE key = ?",
 )
+_DELETE = "DELETE FROM thread WHERE key = ?"
 
 ROOT = 0
 """Key of the root graph's namespace, in every thread."""
@@ -442,7 +442,18 @@ def delete(db: sqlite3.Cursor, thread: int) -> None:
         db: a cursor in a writing transaction.
         thread: the thread's key.
     """
-    for statement in _DELETE:
+    clear(db, thread)
+    db.execute(_DELETE, (thread,))
+
+
+def clear(db: sqlite3.Cursor, thread: int) -> None:
+    """Delete all that a thread holds. Its own row stays, with the lease.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread: the thread's key.
+    """
+    for statement in _CLEAR:
         db.execute(statement, (thread,))
 
 

@@ -115,7 +115,7 @@ async def copy_thread(saver: SaverPort, source: str, target: str) -> None:
 
 
 async def load_thread(saver: SaverPort, thread_id: str, dump: ThreadDump) -> None:
-    """Create a thread from a dump.
+    """Create a thread from a dump, or replace it in one transaction if `dump.replaces` is set.
 
     Args:
         saver: stores the thread.
@@ -123,12 +123,12 @@ async def load_thread(saver: SaverPort, thread_id: str, dump: ThreadDump) -> Non
         dump: what to store.
 
     Raises:
-        ThreadExistsError: the thread holds a checkpoint already.
+        ThreadExistsError: the thread holds a checkpoint already, and the dump does not replace it.
         ThreadBusyError: a run holds it.
         StorageError: nothing was stored.
     """
     async with UpkeepLease(saver, thread_id) as lease:
-        if lease.token.newest is not None:
+        if lease.token.newest is not None and not dump.replaces:
             raise ThreadExistsError(thread_id)
         # Events of the dump keep their epochs. Runs of the new thread must have greater ones, since events are ordered
         # by epoch.

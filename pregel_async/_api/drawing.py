@@ -27,6 +27,11 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     conditional: bool = False
     label: str | None = None
 
+    @property
+    def data(self) -> str | None:
+        """The label, under LangGraph's name."""
+        return self.label
+
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a drawing. Renderers read it, and `Drawing` has the renderers as methods.

@@ -9,10 +9,11 @@ from typing import Any, Literal
 import anyio
 import anyio.to_thread
 import msgspec
+import msgspec.structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import ThreadExistsError, UnstorableValueError
-from checkpoint_savers.upkeep.threads import erase_thread, load_thread
+from checkpoint_savers.upkeep.threads import load_thread
 
 from .._api.compiled import Graph
 from .._api.plugins import plugin
@@ -77,7 +78,7 @@ async def import_threads(
             langgraph-checkpoint-postgres.
         thread_ids: the threads; None for all.
         history: True to import the checkpoints before the newest one too, False for the newest alone.
-        replace: True to erase a thread that the saver has, and import it.
+        replace: True to replace a thread that the saver has, in the transaction that stores it.
         dry_run: True to store nothing.
 
     Yields:
@@ -149,10 +150,8 @@ class _Importer:
             return ThreadReport(thread_id=thread_id, status="refused", reason=reason)
         if self._dry_run:
             return _report(mapped, thread_id, "would be replaced" if exists else "would be imported")
-        if exists:
-            await erase_thread(self._saver, thread_id)
         try:
-            await load_thread(self._saver, thread_id, mapped.dump)
+            await load_thread(self._saver, thread_id, msgspec.structs.replace(mapped.dump, replaces=exists))
         except ThreadExistsError:  # a run has begun it meanwhile
             return ThreadReport(thread_id=thread_id, status="exists")
         return _report(mapped, thread_id, "replaced" if exists else "imported")

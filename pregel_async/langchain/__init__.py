@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 from importlib import import_module
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypedDict
 
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.codec.annotations import classes
@@ -33,6 +33,7 @@ __all__ = [
     "GraphInterruptEvent",
     "GraphResumeEvent",
     "GraphRunnable",
+    "MessagesState",
     "add_messages",
     "names_messages",
     "with_messages",
@@ -122,6 +123,11 @@ def add_messages(left: Any, right: Any) -> list[Any]:
             raise InvalidMessageError(f"add_messages takes two lists of messages, and the {side} one is None")
     before = [_to_langchain(item) for item in (left if isinstance(left, list) else [left])]
     return fold_messages(before, (right,), _to_langchain)
+
+
+# A subclass of the class of this name in `pregel_async.messages` could not replace the reducer.
+MessagesState = TypedDict("MessagesState", {"messages": Annotated[list[Any], add_messages]})  # noqa: UP013 # a class statement has this name
+"""A state with a list of langchain-core's messages, whatever callers and nodes write. Subclass it for more keys."""
 
 
 def _to_langchain(given: Any) -> Any:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from contextvars import Token
 from importlib import import_module
 from typing import Any, Final, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import anyio
 
@@ -28,6 +28,7 @@ from .._runtime.engine.settings import Settings
 from .._runtime.persistence.unstored import Persistence
 from .._runtime.platform.event_loops import on_asyncio
 from .._runtime.tasks.context import NODE_METADATA, AttemptContext
+from ..errors import GraphBubbleUp
 from ..types import Command, Config, Interrupt
 from .graph_callbacks import GraphInterruptEvent, GraphResumeEvent, GraphStatus, dispatch
 
@@ -37,6 +38,7 @@ T = TypeVar("T")
 
 # Imported by name, and so untyped: type-checking this package must not require langchain-core.
 _config: Any = import_module("langchain_core.runnables.config")
+_managers: Any = import_module("langchain_core.callbacks.manager")
 _CHILD: Any = _config.var_child_runnable_config
 
 CLEANUP_SECONDS: Final = 5.0
@@ -44,6 +46,9 @@ CLEANUP_SECONDS: Final = 5.0
 
 HIDDEN: Final = "langsmith:hidden"
 """The tag of the hidden start, which tracers do not show."""
+
+_OF_RUNS: Final = ("handlers", "inheritable_handlers", "tags", "inheritable_tags", "metadata", "inheritable_metadata")
+"""What the manager of a run takes over from the manager that reports its start."""
 
 _TO_GRAPHS: Final = ("tags", "metadata", "max_concurrency", "recursion_limit")
 
@@ -140,7 +145,7 @@ class GraphTracer:
         if not manager.handlers:
             return await work()
         self._resumes = value is None or (isinstance(value, Command) and value.resume is not None)
-        self._run = await _awaited(manager.on_chain_start(None, value, name=self._name, run_id=self._run_id))
+        self._run = await _started(manager, value, self._name, self._run_id)
         async with _reported(self._run) as ended:
             result = await work()
             ended.append(output(result))
@@ -196,7 +201,7 @@ class GraphTracer:
         callbacks = self._run.get_child(f"graph:step:{task.step}") if task.is_planned else self.callbacks()
         config = self._config_of(attempt, callbacks)
         shown = _arguments(task.node.call, *value) if task.is_called and task.node.spread else value
-        run = await _awaited(_manager_of(config).on_chain_start(None, shown, name=task.node.name))
+        run = await _started(_manager_of(config), shown, task.node.name)
         config["callbacks"] = run.get_child("seq:step:1")
         try:
             async with _reported(run) as ended:
@@ -219,7 +224,7 @@ class GraphTracer:
         config["callbacks"].tags = [*around.tags]
         config["callbacks"].remove_tags(["seq:step:1"])
         config["callbacks"].add_tags([f"seq:step:{position}"], False)
-        run = await _awaited(_manager_of(config).on_chain_start(None, view, name=name))
+        run = await _started(_manager_of(config), view, name)
         config["callbacks"] = run.get_child()
         return RouterTrace(run, _CHILD.set(config))
 
@@ -292,6 +297,35 @@ def _manager_of(config: Mapping[str, Any]) -> Any:
     return make(config)
 
 
+async def _started(manager: Any, value: Any, name: str, run_id: UUID | None = None) -> Any:
+    """Report the start of a run, and return langchain-core's manager of it.
+
+    Args:
+        manager: the callback manager, which has the handlers.
+        value: the input.
+        name: the run's name.
+        run_id: the run's id; None for a new one.
+
+    Raises:
+        BaseException: the caller was cancelled while a handler awaited, or a handler raised and is not to be ignored.
+            The run has been reported as failed: handlers that had seen its start would show it as running for ever.
+    """
+    run_id = run_id or uuid4()
+    try:
+        return await _awaited(manager.on_chain_start(None, value, name=name, run_id=run_id))
+    except GeneratorExit:  # the coroutine is closed, and may not await
+        raise
+    except BaseException as error:
+        make = _managers.AsyncCallbackManagerForChainRun if on_asyncio() else _managers.CallbackManagerForChainRun
+        run = make(
+            run_id=run_id,
+            parent_run_id=manager.parent_run_id,
+            **{part: getattr(manager, part) for part in _OF_RUNS},
+        )
+        await _failed(run, error)
+        raise
+
+
 async def _awaited(made: Any) -> Any:
     return await made if inspect.isawaitable(made) else made
 
@@ -311,7 +345,10 @@ async def _reported(run: Any) -> AsyncGenerator[list[Any]]:
 
 
 async def _failed(run: Any, error: BaseException) -> None:
-    with anyio.move_on_after(CLEANUP_SECONDS, shield=True):  # the error may be a cancellation
+    if isinstance(error, (Exception, GraphBubbleUp)):
+        await _awaited(run.on_chain_error(error))
+        return
+    with anyio.move_on_after(CLEANUP_SECONDS, shield=True):  # a cancellation, which handlers must not hold up for long
         await _awaited(run.on_chain_error(error))
 
 

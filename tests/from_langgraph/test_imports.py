@@ -315,6 +315,24 @@ async def test_chosen_threads_and_dry_runs(place: str) -> None:
     assert [each.thread_id async for each in graph.checkpointer.alist_threads()] == ["b"]
 
 
+class FailingLoads(InMemorySaver):
+    """Storage that fails when a thread is loaded."""
+
+    async def load(self, lease: Any, dump: Any) -> Any:
+        raise StorageError("the disk is full")
+
+
+async def test_a_replacement_that_fails(place: str) -> None:
+    """A thread is replaced in one transaction: one that fails, or is killed, leaves the thread as it was."""
+    run_there(place, programs.chat, {"messages": [("user", "hi")]})
+    saver = FailingLoads()
+    graph = programs.chat(OURS).compile(saver)
+    before = (await graph.ainvoke({"messages": [("user", "kept")]}, "t"))["messages"]
+    with pytest.raises(StorageError):
+        await imported(graph, place, replace=True)
+    assert (await graph.aget_state("t")).values["messages"] == before
+
+
 class Breaking(InMemorySaver):
     """Storage that fails when the second thread is stored."""
 

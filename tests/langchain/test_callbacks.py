@@ -18,9 +18,22 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 
 from checkpoint_savers import InMemorySaver
-from pregel_async import START, Command, RetryPolicy, RunnableConfig, StateGraph, entrypoint, interrupt, task
+from checkpoint_savers.caches import InMemoryCache
+from pregel_async import (
+    END,
+    START,
+    CachePolicy,
+    Command,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    entrypoint,
+    interrupt,
+    task,
+)
 from pregel_async._runtime.tasks import attempt
-from pregel_async.langchain import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
+from pregel_async.errors import NodeTimeoutError
+from pregel_async.langchain import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent, tracing
 from tests.langchain.recorder import Recorder, model
 
 pytestmark = pytest.mark.anyio
@@ -240,6 +253,25 @@ async def test_each_attempt_is_a_run() -> None:
 
 
 @pytest.mark.one_loop
+async def test_a_cached_node_is_no_run() -> None:
+    """A node that does not run, because its result is cached, is not shown; its router is, as it is evaluated."""
+
+    def route(state: State) -> str:
+        return END
+
+    async def tree() -> list[str]:
+        graph, recorder = builder.compile(name="g", cache=InMemoryCache()), Recorder()
+        await graph.ainvoke({"x": 0})
+        assert await graph.ainvoke({"x": 0}, {"callbacks": [recorder]}) == {"x": 1, "log": []}
+        return recorder.tree
+
+    builder = StateGraph(State).add_node("n", lambda state: {"x": 1}, cache_policy=CachePolicy()).add_edge(START, "n")
+    assert await tree() == ["g done"]
+    builder.add_conditional_edges("n", route)
+    assert await tree() == ["g done", "  n done", "    route done"]
+
+
+@pytest.mark.one_loop
 async def test_a_graph_inherits_from_the_runnable_that_calls_it() -> None:
     """A graph that a chain or tool calls without a config is nested in that call, on the thread that the caller named,
     with its tags and metadata; a config that is handed on has the same effect."""
@@ -309,6 +341,74 @@ async def test_async_handlers_are_awaited() -> None:
     handler = AsyncHandler()
     await one_node(lambda state: None).compile(name="g").ainvoke({}, {"callbacks": [handler]})
     assert handler.seen == ["start g", "start n", "end", "end"]
+
+
+class HangingHandler(AsyncCallbackHandler):
+    """Waits for ever when it learns of the start of a run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.reached = anyio.Event()
+
+    async def on_chain_start(self, serialized: Any, inputs: Any, **more: Any) -> None:
+        if more["name"] == self.name:
+            self.reached.set()
+            await anyio.sleep_forever()
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize(
+    ("name", "tree"), [("n", ["g CancelledError", "  n CancelledError"]), ("g", ["g CancelledError"])]
+)
+async def test_a_cancellation_while_a_handler_learns_of_a_start(name: str, tree: list[str]) -> None:
+    """Other handlers, which have seen the start, see the end too: no run stays open."""
+    recorder, hanging = Recorder(), HangingHandler(name)
+    recorder.run_inline = True  # not in a thread, which may come after the handler that hangs
+    graph = one_node(lambda state: None).compile(name="g")
+    async with anyio.create_task_group() as group:
+        group.start_soon(graph.ainvoke, {}, {"callbacks": [recorder, hanging]})
+        await hanging.reached.wait()
+        group.cancel_scope.cancel()
+    assert recorder.tree == tree
+
+
+@pytest.mark.one_loop
+async def test_a_timeout_while_a_handler_learns_of_a_start() -> None:
+    """A node's timeout includes the handlers that learn of it; its run is reported as cancelled."""
+
+    async def node(state: State) -> None: ...
+
+    recorder = Recorder()
+    recorder.run_inline = True
+    graph = StateGraph(State).add_node("n", node, timeout=0.05).add_edge(START, "n").compile(name="g")
+    with pytest.raises(NodeTimeoutError):
+        await graph.ainvoke({}, {"callbacks": [recorder, HangingHandler("n")]})
+    assert recorder.tree == ["g NodeTimeoutError", "  n CancelledError"]
+
+
+class SlowHandler(AsyncCallbackHandler):
+    """Needs time to report a failure."""
+
+    def __init__(self) -> None:
+        self.reported: list[BaseException] = []
+
+    async def on_chain_error(self, error: BaseException, **more: Any) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.reported.append(error)
+
+
+@pytest.mark.one_loop
+async def test_handlers_may_take_their_time_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the report of a cancellation is limited: a failure's is awaited to its end."""
+    monkeypatch.setattr(tracing, "CLEANUP_SECONDS", 0)
+
+    def fail(state: State) -> None:
+        raise ConnectionError
+
+    slow = SlowHandler()
+    with pytest.raises(ConnectionError):
+        await one_node(fail).compile().ainvoke({}, {"callbacks": [slow]})
+    assert [type(error) for error in slow.reported] == [ConnectionError, ConnectionError]
 
 
 @pytest.mark.one_loop

@@ -245,3 +245,24 @@ async def test_a_messages_state_keeps_langchains_messages() -> None:
         (lc.HumanMessage, "bye"),
         (lc.AIMessage, "you said bye"),
     ]
+
+
+@needs_langchain
+@pytest.mark.anyio
+async def test_a_messages_state_that_converts() -> None:
+    """docs/from-langgraph.md: nodes of a program that is moved over read `.content`, whatever callers pass; a subclass has
+    more keys, and all of it is stored without a codec of the program's own."""
+
+    class Shop(langchain.MessagesState, total=False):
+        cart: list[str]
+
+    def answer(state: Any) -> dict[str, Any]:
+        return {"messages": [("ai", state["messages"][-1].content.upper())], "cart": ["tea"]}
+
+    graph = StateGraph(Shop).add_node("answer", answer).add_edge(START, "answer").compile(InMemorySaver())
+    await graph.ainvoke({"messages": [("user", "hi")]}, "t")
+    await graph.ainvoke({"messages": {"role": "user", "content": "bye"}}, "t")
+    values = (await graph.aget_state("t")).values
+    kept = [(type(each), each.content) for each in values["messages"]]
+    assert kept == [(lc.HumanMessage, "hi"), (lc.AIMessage, "HI"), (lc.HumanMessage, "bye"), (lc.AIMessage, "BYE")]
+    assert values["cart"] == ["tea"]

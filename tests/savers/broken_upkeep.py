@@ -89,6 +89,28 @@ class LoadsOverWhatIsThere(InMemorySaver):
         await super().load(lease, dump)
 
 
+@caught_by("test_a_dump_may_replace_what_a_thread_holds")
+class ReplacesNothing(InMemorySaver):
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        await super().load(lease, replace(dump, replaces=False))
+
+
+@caught_by("test_a_dump_may_replace_what_a_thread_holds")
+class ReplacesBeforeItChecks(InMemorySaver):
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        if dump.replaces:
+            await super().load(lease, ThreadDump(heads={}, rows=(), records=(), events=(), replaces=True))
+        await super().load(lease, dump)
+
+
+@caught_by("test_newest_stays_if_a_thread_is_replaced")
+class ReplacesTheNewest(InMemorySaver):
+    async def load(self, lease: Lease, dump: ThreadDump) -> None:
+        await super().load(lease, dump)
+        if dump.replaces:
+            self._held(lease).newest = max(row.checkpoint_id for row in dump.rows)
+
+
 @caught_by("test_only_the_holder_loads", "test_a_lost_lease_changes_nothing")
 class LoadsWithoutALease(InMemorySaver):
     async def load(self, lease: Lease, dump: ThreadDump) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
 
 import anyio
@@ -10,6 +11,7 @@ import pytest
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Command, MessagesState, StateGraph, entrypoint, interrupt, push_message, task
+from pregel_async._runtime.tasks.pushed_writes import push_write
 from pregel_async.errors import InvalidUpdateError, OutsideRunError
 from pregel_async.messages import InvalidMessageError
 from pregel_async.types import TAG_NOSTREAM, RetryPolicy
@@ -187,6 +189,37 @@ async def test_from_threads_of_the_node() -> None:
                 group.start_soon(anyio.to_thread.run_sync, work, number)
 
     assert len((await graph_of(node).ainvoke({}, "t"))["messages"]) == 200
+
+
+class InterruptedAttempt(SimpleNamespace):
+    """An attempt in which another thread pushes between the reading and the writing of `pushed`."""
+
+    written: tuple[Any, ...] = ()
+    other: threading.Thread | None = None
+
+    @property
+    def pushed(self) -> tuple[Any, ...]:
+        before = self.written
+        if self.other is None:
+            self.other = threading.Thread(target=push_write, args=(self, "push_message()", "notes", "second"))
+            self.other.start()
+            self.other.join(0.1)  # it waits for the first, and this join for nothing; without the lock it ends at once
+        return before
+
+    @pushed.setter
+    def pushed(self, writes: tuple[Any, ...]) -> None:
+        self.written = writes
+
+
+def test_two_threads_push_at_the_same_time() -> None:
+    """P3: neither push is lost, whenever the interpreter changes threads."""
+    task = SimpleNamespace(node=SimpleNamespace(name="n"), is_called=False)
+    graph = SimpleNamespace(program=SimpleNamespace(name="g", keys={"notes"}))
+    attempt: Any = InterruptedAttempt(task=task, graph=graph)
+    push_write(attempt, "push_message()", "notes", "first")
+    assert attempt.other is not None
+    attempt.other.join(5)
+    assert [value for _, value in attempt.written] == ["first", "second"]
 
 
 async def test_routers_see_what_was_pushed() -> None:

@@ -19,6 +19,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final, NamedTuple
 
 import anyio
+from msgspec.structs import replace
 
 from ...abc import BaseCheckpointSaver
 from ...records import Lease
@@ -72,6 +73,7 @@ STEPS: Final[tuple[Step, ...]] = (
     _do("u", lambda saver, lease: saver.load(lease, WHOLE), "load"),
     _do("u", lambda saver, lease: saver.commit(lease, MOVE), "load"),
     _do("u", lambda saver, lease: saver.rewrite(lease, CHANGE), "load", "rewrite"),
+    _do("u", lambda saver, lease: saver.load(lease, replace(WHOLE, replaces=True)), "load"),
     _do("u", lambda saver, lease: saver.erase(lease), "erase"),
     _acquire("v"),
     _do("v", lambda saver, lease: saver.commit(lease, commit(row(1), records=[record(1, "a")], events=[event(1)]))),

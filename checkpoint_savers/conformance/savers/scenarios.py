@@ -141,6 +141,11 @@ CHANGE: Final = Rewrite(
 
 MOVE: Final = commit(head=HEAD, moves=("", 4), records=[record(4, "a", 3, frame=b"new")], clears=[record(4, "b")])
 
+OTHER: Final = ThreadDump(
+    heads={"new": cid(8)}, rows=(row(8, ns="new"),), records=(), events=(event(8),), replaces=True
+)
+"""Replaces all of a thread by one checkpoint of another namespace."""
+
 WRITE_SCENARIOS: Final = (
     WriteScenario("renew", "renew", lambda saver, lease: saver.renew(lease, expires_at=LATER + 9)),
     WriteScenario("commit", "commit", lambda saver, lease: saver.commit(lease, NEXT)),
@@ -160,6 +165,7 @@ WRITE_SCENARIOS: Final = (
     WriteScenario("release", "release", lambda saver, lease: saver.release(lease)),
     WriteScenario("rewrite", "rewrite", lambda saver, lease: saver.rewrite(lease, CHANGE)),
     WriteScenario("load", "load", lambda saver, lease: saver.load(lease, WHOLE), empty=True),
+    WriteScenario("replace", "load", lambda saver, lease: saver.load(lease, OTHER)),
     WriteScenario("erase", "erase", lambda saver, lease: saver.erase(lease)),
 )
 """Calls that all change the thread. Under a lost lease `release` does nothing, and the others raise."""

@@ -203,7 +203,8 @@ async def _run_traced(attempt: AttemptContext, progress: _AttemptProgress, *, co
     """Run the node and its routers, as a run of the callbacks of langchain-core."""
     tracer = attempt.graph.tracer
     assert tracer is not None
-    if not tracer.has_handlers:
+    runs_nothing = progress.writes is not None and not attempt.task.node.routers  # its result is cached or recorded
+    if not tracer.has_handlers or runs_nothing:
         # As without a tracer: no copies of the context and the input, which only a report needs.
         with tracer.ambient(attempt):
             return await _run(attempt, progress, contained=contained)

@@ -12,7 +12,7 @@ from ....abc import BaseCheckpointSaver
 from ....errors import StorageError, ThreadBusyError
 from ....memory import InMemorySaver
 from ....records import Rewrite, ThreadDump
-from ..scenarios import NEXT, WHOLE, fill, fill_by_commits
+from ..scenarios import HEAD, NEXT, WHOLE, fill, fill_by_commits
 from ..stored_bytes import noise
 from ..suite import (
     LATER,
@@ -209,6 +209,37 @@ class DumpAndLoad(Suite):
                 with pytest.raises(StorageError):
                     await saver.load(lease, dump)
                 assert await stored(saver) == before
+
+    @needs("load")
+    async def test_a_dump_may_replace_what_a_thread_holds(self, saver: BaseCheckpointSaver) -> None:
+        """P3: a load that replaces deletes all that the thread holds, its heads and metadata too, or changes nothing if
+        the dump is refused. Other threads, the lease and `newest` stay."""
+        other = await fill(saver, "other")
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(20, ns="gone")))
+        await saver.commit(
+            lease, commit(row(20), records=[record(20, "a")], events=[event(20)], metadata={"user": "Grace"})
+        )
+        before = await stored(saver)
+        with pytest.raises(StorageError):
+            await saver.load(lease, replace(PINNED, heads={**WHOLE.heads, "": cid(99)}, replaces=True))
+        assert await stored(saver) == before
+        for dump in (PINNED, replace(EMPTY, rows=(row(9, ns="child"),), heads={"child": cid(9)}), WHOLE):
+            await saver.load(lease, replace(dump, replaces=True))
+            assert await saver.dump("t") == dump
+        await saver.commit(lease, commit(row(21, HEAD), head=HEAD, releases=True))
+        assert (await take(saver, "t", "run-2")).newest == cid(21)
+        await saver.release(other)
+        assert await saver.dump("other") == WHOLE
+
+    @needs("load")
+    async def test_newest_stays_if_a_thread_is_replaced(self, saver: BaseCheckpointSaver) -> None:
+        """P6: after a load that replaces, a new lease names the greatest checkpoint id that the thread ever had."""
+        lease = await take(saver)
+        await saver.commit(lease, commit(row(20)))
+        await saver.load(lease, replace(WHOLE, replaces=True))
+        await saver.release(lease)
+        assert (await take(saver, "t", "run-2")).newest == cid(20)
 
     @needs("load")
     @pytest.mark.parametrize(
