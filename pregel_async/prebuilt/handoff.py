@@ -9,7 +9,7 @@ from typing import Any, Final
 from .._runtime.tasks.context import CURRENT
 from ..adapters.conversation import calls_of, content_of, is_langchain, role_of
 from ..adapters.fields import get_field
-from ..errors import GraphValidationError
+from ..errors import GraphValidationError, InvalidInputError
 from ..graph import CompiledStateGraph
 from .conversation import make_message, make_tool_message, messages_of, with_fields
 from .injection import ToolRuntime
@@ -82,6 +82,9 @@ class Handoff:
         calls: the calls of that message.
         call: the call itself.
         langchain: True if messages are made as objects of langchain-core.
+
+    Raises:
+        InvalidInputError: the state has no message with the call.
     """
 
     def __init__(self, to: str, runtime: ToolRuntime) -> None:
@@ -91,7 +94,10 @@ class Handoff:
         self.before = self.messages[:index]
         self.answer = None if index is None else self.messages[index]
         self.calls = [] if self.answer is None else calls_of(self.answer)
-        self.call: Any = next((call for call in self.calls if call["id"] == runtime.tool_call_id), {"name": ""})
+        found = [call for call in self.calls if call["id"] == runtime.tool_call_id]
+        if not found:
+            raise InvalidInputError("a handoff needs a state with the message that calls it, in 'messages'")
+        self.call: Any = found[0]
         self.langchain = is_langchain(self.answer)
         self._state = runtime.state
         self._tools: Mapping[str, Tool] = {tool.name: tool for tool in runtime.tools}
@@ -164,13 +170,17 @@ class Handoff:
         return {**self.shared(), "messages": _unknown_to_parent(messages)}
 
     def shared(self) -> dict[str, Any]:
-        """Return the entries of the agent's state that its parent graph has as well."""
+        """Return the entries of the agent's state that its parent graph has as well, with other values.
+
+        A key with a reducer would get the same value a second time.
+        """
         attempt = CURRENT.get()
         if attempt is None or not attempt.graph.outer:
             return dict(self._state) if isinstance(self._state, Mapping) else {}
-        outputs, keys = attempt.graph.program.outputs, attempt.graph.outer[0].graph.program.keys
-        found = {key: get_field(self._state, key) for key in outputs if key in keys}
-        return {key: value for key, value in found.items() if value is not None}
+        outer, outputs = attempt.graph.outer[0], attempt.graph.program.outputs
+        found = {key: get_field(self._state, key) for key in outputs if key in outer.graph.program.keys}
+        known = outer.board.values
+        return {key: value for key, value in found.items() if value is not None and value != known.get(key)}
 
 
 def _unknown_to_parent(messages: Sequence[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
 from pregel_async import Command, entrypoint, interrupt, open_sync
-from pregel_async.errors import GraphValidationError, InvalidUpdateError
+from pregel_async.errors import GraphValidationError, InvalidInputError, InvalidUpdateError
 from pregel_async.prebuilt import AgentState, ToolNode, ToolRuntime, create_agent, tool
 from pregel_async.prebuilt.supervisor import create_forward_message_tool, create_handoff_tool, create_supervisor
 from pregel_async.testing import Crash
@@ -161,7 +161,10 @@ async def test_agents_share_keys_and_keep_others_private(saver: BaseCheckpointSa
     mover = agent("mover", asking(call("move")), newest("{}"), tools=[move], state_schema=Private)
     model = Speaker("supervisor", asking(call("choose")), to("mover"), "done")
     graph = create_supervisor([mover], model=model, tools=[choose], state_schema=Shared).compile(saver)
-    state = await graph.ainvoke({"messages": ["go"]}, "t")
+    stream = graph.astream({"messages": ["go"], "notes": ["n"]}, "t", stream_mode="updates")
+    chunks: list[Any] = [chunk async for chunk in stream]
+    assert sorted(chunks[0]["supervisor"]) == ["city", "messages"]  # not "notes", which would be added a second time
+    state = (await graph.aget_state("t")).values
     assert state["city"] == "Rome" and "secret" not in state
     assert ("mover", "from Oslo") in said(state)
 
@@ -376,6 +379,11 @@ async def test_bad_input_is_refused(change: dict[str, Any], why: str) -> None:
 async def test_a_handoff_tool_needs_a_parent_graph() -> None:
     with pytest.raises(GraphValidationError, match="agent_name is empty"):
         create_handoff_tool(agent_name=" ")
+    handoff = ToolNode([create_handoff_tool(agent_name="poet")])
+    with pytest.raises(InvalidInputError, match="a handoff needs a state with the message that calls it"):
+        await handoff.ainvoke([call("transfer_to_poet")])
+    command: Any = await handoff.ainvoke({"messages": ["go", to("poet")]})  # as in a unit test
+    assert command[0].goto == "poet" and len(command[0].update["messages"]) == 3
     alone = agent("alone", to("poet"), tools=[create_handoff_tool(agent_name="poet")])
     with pytest.raises(InvalidUpdateError, match="not run by a node of another one"):
         await alone.ainvoke({"messages": ["go"]})
