@@ -21,8 +21,8 @@ from ..policies import Budget
 from ..runtime import Runtime
 from ..types import END, START, TAG_NOSTREAM, Command, RunnableConfig, Send
 from . import middleware as own_middleware
-from .agent_state import AgentState, extended_schema, private_keys, schema_without
-from .any_model import as_model
+from .agent_state import AgentState, extended_schema, private_keys, schema_without, with_langchain_messages
+from .any_model import as_model, speaks_langchain
 from .approval import Approve, approval_wrapper
 from .conversation import (
     answered_calls,
@@ -151,6 +151,8 @@ def create_agent(
         prices=charged,
     )
     schema = _schema(state_schema, middleware, output)
+    if speaks_langchain(model):
+        schema = with_langchain_messages(schema)
     shown, hidden = None, private_keys(schema)
     if any(jumps_of(each, hook) for each in middleware for hook in HOOKS):
         schema = extended_schema(schema, schema.__name__, {"jump_to": Annotated[str | None, EphemeralValue(str)]})

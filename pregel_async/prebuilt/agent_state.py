@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Annotated, Any, Final, NotRequired, Required, TypedDict, get_args, get_origin, get_type_hints
 
 from .._core.fits import is_typed_dict
@@ -65,6 +66,24 @@ def extended_schema(schema: Any, name: str, more: Mapping[str, Any]) -> Any:
     return _typed_dict(name, {**_fields_of(schema, hints), **{key: NotRequired[hint] for key, hint in added.items()}})
 
 
+def with_langchain_messages(schema: Any) -> Any:
+    """Return a schema whose messages become langchain-core's, whatever callers and nodes write.
+
+    Args:
+        schema: the schema of the state.
+
+    Returns:
+        A TypedDict; the schema itself if it is none, or if its messages have a reducer of their own.
+    """
+    if not is_typed_dict(schema):
+        return schema
+    hints = get_type_hints(schema, include_extras=True)
+    if add_messages not in _marks_of(hints.get("messages")):
+        return schema
+    converting = import_module("pregel_async.langchain").add_messages
+    return replaced_hints(schema, {"messages": Annotated[list[Any], converting]})
+
+
 def schema_without(schema: Any, name: str, *keys: str) -> Any:
     """Return a schema for outputs: without some keys, and without managed values, which no output has.
 
@@ -103,15 +122,18 @@ def private_keys(schema: Any) -> list[str]:
 
 
 def _is_private(hint: Any) -> bool:
-    if get_origin(hint) in (NotRequired, Required):
-        return _is_private(get_args(hint)[0])
-    return PRIVATE in getattr(hint, "__metadata__", ())
+    return PRIVATE in _marks_of(hint)
 
 
 def _is_managed(hint: Any) -> bool:
-    if get_origin(hint) in (NotRequired, Required):
-        return _is_managed(get_args(hint)[0])
-    return any(isinstance(mark, type) and issubclass(mark, ManagedValue) for mark in getattr(hint, "__metadata__", ()))
+    return any(isinstance(mark, type) and issubclass(mark, ManagedValue) for mark in _marks_of(hint))
+
+
+def _marks_of(hint: Any) -> tuple[Any, ...]:
+    """Return what an annotation is marked with, by `Annotated`."""
+    while get_origin(hint) in (NotRequired, Required):  # a key of a schema that was extended has several
+        hint = get_args(hint)[0]
+    return getattr(hint, "__metadata__", ())
 
 
 def _typed_dict(name: str, fields: Mapping[str, Any]) -> Any:

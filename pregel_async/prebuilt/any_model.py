@@ -14,7 +14,7 @@ from .usage import CountedModel, Price, check_prices
 __all__ = ["as_model"]
 
 
-def as_model(given: Any, *, prices: Mapping[str, Price] | None = None) -> ChatModel:
+def as_model(given: Any, *, prices: Mapping[str, Price] | None = None) -> CountedModel:
     """Return what was given as a model as a `ChatModel`, whose calls are counted.
 
     In the code of a node, each call adds its tokens to the budgets "input_tokens" and "output_tokens" of the graph, and
@@ -38,6 +38,15 @@ def as_model(given: Any, *, prices: Mapping[str, Price] | None = None) -> ChatMo
     if isinstance(given, CountedModel):
         return CountedModel(given.model, {**given.prices, **checked}) if checked else given
     return CountedModel(_adapt(given), checked)
+
+
+def speaks_langchain(given: Any) -> bool:
+    """Return True for a model whose messages are langchain-core's.
+
+    Args:
+        given: anything that `as_model` takes.
+    """
+    return isinstance(as_model(given).model, LangchainModel)
 
 
 def _adapt(given: Any) -> ChatModel:

@@ -19,8 +19,8 @@ from ..messages import add_messages
 from ..policies import Budget
 from ..runtime import Runtime
 from ..types import END, START, RunnableConfig, Send
-from .agent_state import AgentState, extended_schema
-from .any_model import as_model
+from .agent_state import AgentState, extended_schema, with_langchain_messages
+from .any_model import as_model, speaks_langchain
 from .conversation import (
     answered_calls,
     check_answered,
@@ -112,6 +112,7 @@ def create_react_agent(
         raise GraphValidationError(f"version is 'v1' or 'v2', not {version!r}")
     schema: Any = AgentState if state_schema is None else state_schema
     schema = extended_schema(schema, schema.__name__, {"messages": Annotated[list[Any], add_messages]})
+    schema = schema_for_model(schema, model)
     provider_tools = [] if isinstance(tools, ToolNode) else [tool for tool in tools if isinstance(tool, dict)]
     node = tools if isinstance(tools, ToolNode) else ToolNode([tool for tool in tools if not isinstance(tool, dict)])
     format_prompt, form = response_format if isinstance(response_format, tuple) else (None, response_format)
@@ -295,6 +296,16 @@ class _LoopRouter:
 
 def _is_message(value: Any) -> bool:
     return is_langchain(value) or (isinstance(value, Mapping) and content_of(value) is not None)
+
+
+def schema_for_model(schema: Any, model: Any) -> Any:
+    """Return a schema whose messages are of the kind that a model writes, whatever callers pass.
+
+    Args:
+        schema: the schema of the state.
+        model: the model, or a function that returns one for each call.
+    """
+    return with_langchain_messages(schema) if not is_dynamic(model) and speaks_langchain(model) else schema
 
 
 def is_dynamic(model: Any) -> bool:

@@ -24,7 +24,7 @@ from .conversation import make_message, make_tool_message, uses_langchain, with_
 from .handoff import Handoff, destinations_of, make_handoff_tool, normalized
 from .injection import ToolRuntime
 from .models import ChatModel, ModelCall
-from .react import create_react_agent, is_dynamic
+from .react import create_react_agent, is_dynamic, schema_for_model
 from .tool_node import ToolNode
 from .tools import Tool, tool
 
@@ -104,7 +104,7 @@ def create_supervisor(
     names = names_of_agents(agents)
     if supervisor_name in names:
         raise GraphValidationError(f"the supervisor and an agent have one name, {supervisor_name!r}")
-    schema: Any = MessagesState if state_schema is None else state_schema
+    schema = schema_for_model(MessagesState if state_schema is None else state_schema, model)
     if response_format is not None and state_schema is None:
         schema = extended_schema(schema, "SupervisorState", {"structured_response": NotRequired[Any]})
     supervisor = create_react_agent(

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+import operator
+from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from pregel_async.prebuilt import ChatModel, InvalidModelError, ModelCall, as_model, as_tool
+from pregel_async.prebuilt import (
+    AgentState,
+    ChatModel,
+    InvalidModelError,
+    ModelCall,
+    as_model,
+    as_tool,
+    create_agent,
+    create_react_agent,
+)
+from pregel_async.prebuilt.supervisor import create_supervisor
 from tests.prebuilt.calls import asking, call
 
 pytestmark = [
@@ -40,6 +51,18 @@ if importlib.util.find_spec("langchain_core") is not None:
 
         def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             return self.bind(tools=tools, **kwargs)
+
+
+class Own(AgentState, total=False):
+    user: str
+
+
+class Kept(TypedDict):
+    messages: Annotated[list[Any], operator.add]
+
+
+async def answer(messages: list[Any], tools: list[Any]) -> str:
+    return "hello"
 
 
 def find(q: str) -> str:
@@ -133,3 +156,30 @@ async def test_a_stream_that_breaks_counts_what_was_reported() -> None:
             assert breaks
         spent.append(figures.spent)
     assert spent == [{"input_tokens": 7, "output_tokens": 2}] * 2
+
+
+@pytest.mark.parametrize("kind", ["create_agent", "create_react_agent", "create_supervisor"])
+@pytest.mark.parametrize("schema", [None, AgentState, Own])
+async def test_messages_of_callers_become_those_of_the_model(kind: str, schema: Any) -> None:
+    """A program for LangGraph reads `.content` of each message, also of those that it has passed as pairs."""
+    model: Any = Scripted()
+    if kind == "create_supervisor":
+        graph: Any = create_supervisor(
+            [create_agent(answer, name="writer")], model=model, state_schema=schema
+        ).compile()
+    elif kind == "create_agent":
+        graph = create_agent(model, state_schema=schema)
+    else:
+        graph = create_react_agent(model, [], state_schema=schema)
+    done = await graph.ainvoke({"messages": [("user", "hi"), {"role": "user", "content": "you"}]})
+    assert [(type(each).__name__, each.content) for each in done["messages"]][:2] == [
+        ("HumanMessage", "hi"),
+        ("HumanMessage", "you"),
+    ]
+    plain = await create_agent(answer).ainvoke({"messages": [("user", "hi")]})
+    assert [each["role"] for each in plain["messages"]] == ["user", "assistant"]
+
+
+async def test_a_reducer_of_ones_own_is_left_alone() -> None:
+    done = await create_agent(Scripted(), state_schema=Kept).ainvoke({"messages": [{"role": "user", "content": "hi"}]})
+    assert done["messages"][0] == {"role": "user", "content": "hi"}
