@@ -1,10 +1,11 @@
-"""A test kit for graphs: a virtual clock, scripted nodes, savers with injected faults, and seeded simulations."""
+"""A test kit: a virtual clock, scripted nodes and models, savers with injected faults, and seeded simulations."""
 
 from .clock import VirtualClock
 from .faults import Faults, SimulatedFailure
 from .loop import SimulatedLoop, StuckError
 from .saver import WRITES, Crash, Fault, FaultySaver, PassingSaver
 from .script import Played, Script, ScriptEndedError, asks, fails, gives, returns, waits
+from .scripted_model import ScriptedModel, calls
 from .simulate import Simulation, SimulationError, simulate
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Played",
     "Script",
     "ScriptEndedError",
+    "ScriptedModel",
     "SimulatedFailure",
     "SimulatedLoop",
     "Simulation",
@@ -24,6 +26,7 @@ __all__ = [
     "StuckError",
     "VirtualClock",
     "asks",
+    "calls",
     "fails",
     "gives",
     "returns",

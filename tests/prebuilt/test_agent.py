@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
+import anyio
 import pydantic
 import pytest
 
@@ -35,6 +37,7 @@ from pregel_async.prebuilt import (
     wrap_tool_call,
 )
 from pregel_async.testing import Crash
+from tests.helpers.code_blocks import ROOT, blocks
 from tests.prebuilt.calls import asking, call, contents
 from tests.prebuilt.recording import ReportingSaver
 from tests.prebuilt.scripted import Script
@@ -479,3 +482,13 @@ async def test_bad_input() -> None:
         await agent.ainvoke({"messages": [asking(call("weather", "7")), "hi"]})
     with pytest.raises(InvalidInputError, match="needs a message"):
         await agent.ainvoke({"messages": []})
+
+
+@pytest.mark.one_loop
+async def test_an_agent_takes_ten_lines() -> None:
+    """The page about agents begins with one: imports, a tool, a saver, a call and its result."""
+    (_, program), *_ = blocks(ROOT / "docs" / "agents.md")
+    lines = [line for line in program.splitlines() if line.strip()]
+    assert len(lines) == 10
+    ran = await anyio.run_process([sys.executable, "-c", program], cwd=ROOT)
+    assert ran.stdout.decode() == "Sunny.\n"
