@@ -138,10 +138,9 @@ class Spending:
     def is_limited(self) -> bool:
         """Whether the call has a limit of time, or on a budget. Budgets without limits only count."""
         limits = self._limits
-        budgets = limits.budgets.values()
-        return limits.time_limit is not None or any(
-            budget.run is not None or budget.thread is not None for budget in budgets
-        )
+        if limits.time_limit is not None or not limits.budgets:
+            return limits.time_limit is not None
+        return any(budget.run is not None or budget.thread is not None for budget in limits.budgets.values())
 
     def exceeded(self, step: int, pending: tuple[str, ...]) -> tuple[BudgetExceededError, ...]:
         """Return the error of the first exceeded limit, as a tuple of one; empty if the run may continue.
