@@ -246,7 +246,7 @@ def _of_function(
     injected = {injection.parameter for injection in injections}
     docstring = read_docstring(inspect.getdoc(function.func if isinstance(function, partial) else function))
     seen = {each: parameter for each, parameter in parameters.items() if each not in injected}
-    names = tuple([each.name for each in parameters.values() if each.kind is each.POSITIONAL_ONLY])
+    positional = {each.name: each.default for each in parameters.values() if each.kind is each.POSITIONAL_ONLY}
     if isinstance(args_schema, dict):
         arguments = ArgumentSchema(args_schema, dict)
     elif args_schema is not None:
@@ -263,7 +263,7 @@ def _of_function(
         metadata=metadata or {},
         source=function,
         needs_runtime=bool(injections),
-        _run=partial(_run_function, function, _is_async(function), names, called, arguments),
+        _run=partial(_run_function, function, _is_async(function), positional, called, arguments),
         _validate=arguments.validate,
     )
 
@@ -282,7 +282,7 @@ def _arguments_of(kind: type, name: str) -> ArgumentSchema:
 async def _run_function(
     function: Callable[..., Any],
     is_async: bool,
-    positional_only: Sequence[str],
+    positional_only: Mapping[str, Any],
     name: str,
     arguments: ArgumentSchema,
     call: Mapping[str, Any],
@@ -290,11 +290,14 @@ async def _run_function(
     config: Any,
 ) -> Any:
     values = {**_validated(name, arguments.validate, call["args"], injected), **injected}
-    positional = [values.pop(each) for each in positional_only if each in values]
+    # With defaults: a value that is left out would move those after it to the wrong parameters.
+    positional = [values.pop(each, default) for each, default in positional_only.items()]
     if is_async:
         return await function(*positional, **values)
     # In a worker thread, which a cancelled call waits for: nothing that a run started continues after it.
-    return await run_in_thread(lambda _: function(*positional, **values), None)
+    returned = await run_in_thread(lambda _: function(*positional, **values), None)
+    # A plain function may return a coroutine, as a lambda or an undeclared decorator around a coroutine function does.
+    return await returned if inspect.isawaitable(returned) else returned
 
 
 def _is_async(function: Any) -> bool:

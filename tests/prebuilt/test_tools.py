@@ -322,3 +322,24 @@ async def test_calls_in_the_form_of_openai() -> None:
     first, second = contents(await ToolNode([double]).ainvoke({"messages": [asking(*raw)]}))
     assert first == "8"
     assert "the arguments are no JSON" in second
+
+
+async def test_positional_only_parameters_keep_their_places() -> None:
+    """A default that the model leaves out does not move the next argument into its place."""
+
+    def place(row: int = 1, column: int = 2, /) -> str:
+        return f"{row}, {column}"
+
+    assert contents(await ToolNode([place]).ainvoke([call("place", column=9)])) == ["1, 9"]
+
+
+async def test_a_plain_function_that_returns_a_coroutine() -> None:
+    """As a decorator around a coroutine function does that is written as a plain one."""
+
+    async def fetch() -> str:
+        return "fetched"
+
+    def find() -> Any:
+        return fetch()
+
+    assert contents(await ToolNode([find]).ainvoke([call("find")])) == ["fetched"]
