@@ -285,10 +285,11 @@ class _AgentRouter:
 
     def places(self, jumps: Sequence[JumpTo], default: str) -> list[str]:
         """Return the nodes to which a hook may lead."""
-        known: dict[str, str] = {"model": self._layout.entry, "end": self._layout.exit}
+        # A jump to the tools without a call to run leads to the model.
+        known = {"model": {self._layout.entry}, "end": {self._layout.exit}, "tools": {self._layout.entry}}
         if self.has_tools:
-            known["tools"] = TOOLS
-        return list({default, *(known[jump] for jump in jumps if jump in known)})
+            known["tools"] |= {TOOLS}
+        return list({default}.union(*(known[jump] for jump in jumps)))
 
     def jump(self, default: str) -> Any:
         """Return a router for a hook that may jump."""

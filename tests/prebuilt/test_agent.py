@@ -249,6 +249,22 @@ async def test_jumps(place: Any, expected: list[str]) -> None:
 
 
 @pytest.mark.one_loop
+@pytest.mark.parametrize("hook", [before_model, after_agent], ids=["before_model", "after_agent"])
+async def test_jumps_to_tools_without_calls(hook: Any) -> None:
+    """Nothing is to be run, so the model is next, from each hook."""
+
+    def jump(state: Any, runtime: Any) -> Any:
+        return {"jump_to": "tools", "tries": 1} if not state.get("tries") else None
+
+    class Tries(AgentState, total=False):
+        tries: int
+
+    again = hook(jump, state_schema=Tries, can_jump_to=["tools"])
+    done = await create_agent(Script("first", "second"), [weather], middleware=[again]).ainvoke(HI)
+    assert contents(done) == (["hi", "first"] if hook is before_model else ["hi", "first", "second"])
+
+
+@pytest.mark.one_loop
 async def test_jumps_after_the_model() -> None:
     class Guard(AgentMiddleware):
         @hook_config(can_jump_to=["end", "model"])
