@@ -54,7 +54,7 @@ async def look(what: str) -> str:
 async def test_an_agent_counts_each_call(saver: BaseCheckpointSaver) -> None:
     """Tokens and cost are in the thread's state, in the run's figures, and in the events."""
     model = Script({**asking(call("look", what="a")), "usage": USED}, said())
-    agent = create_agent(model, [look], prices={"Script": Price(2.5, 10)}, checkpointer=saver)
+    agent = create_agent(model, [look], prices={"ScriptedModel": Price(2.5, 10)}, checkpointer=saver)
     figures, calls = Figures(), ModelCalls()
     await agent.ainvoke(HI, "t", observer=[figures, calls])
     spent = {"input_tokens": 2000, "output_tokens": 200, "cost_usd": Decimal("0.007")}
@@ -63,7 +63,7 @@ async def test_an_agent_counts_each_call(saver: BaseCheckpointSaver) -> None:
     assert figures.cost_usd == Decimal("0.007")
     assert "2 model calls: 2000 input tokens, 200 output tokens, 0.0070 USD" in str(figures)
     assert [(each.model, each.attempt.node, each.attempt.step) for each in calls.seen] == [
-        ("Script", "model", n) for n in (1, 3)
+        ("ScriptedModel", "model", n) for n in (1, 3)
     ]
     await agent.ainvoke(HI, "t")
     assert (await agent.aget_state("t")).spent["cost_usd"] == Decimal("0.0105")
@@ -78,7 +78,7 @@ async def test_unknown_models_count_tokens_alone() -> None:
 
 async def test_models_that_report_nothing() -> None:
     figures = Figures()
-    await create_agent(Script("hello"), prices={"Script": Price(1, 1)}).ainvoke(HI, observer=figures)
+    await create_agent(Script("hello"), prices={"ScriptedModel": Price(1, 1)}).ainvoke(HI, observer=figures)
     assert (figures.model_calls, figures.spent) == (1, {})
 
 
@@ -86,7 +86,9 @@ async def test_a_budget_stops_an_agent() -> None:
     """A limit is given to the agent, or to a call; the run stops at the next barrier, and can be continued."""
     model = Script({**asking(call("look", what="a")), "usage": USED}, said())
     limits = {"cost_usd": Budget(thread=Decimal("0.003"))}
-    agent = create_agent(model, [look], prices={"Script": Price(2.5, 10)}, budgets=limits, checkpointer=InMemorySaver())
+    agent = create_agent(
+        model, [look], prices={"ScriptedModel": Price(2.5, 10)}, budgets=limits, checkpointer=InMemorySaver()
+    )
     with pytest.raises(BudgetExceededError) as stopped:
         await agent.ainvoke(HI, "t")
     assert (stopped.value.name, stopped.value.spent) == ("cost_usd", Decimal("0.0035"))
@@ -208,7 +210,7 @@ async def test_a_function_that_calls_other_models() -> None:
 
     figures, calls = Figures(), ModelCalls()
     await create_agent(several).ainvoke(HI, observer=[figures, calls])
-    assert [(each.model, each.input_tokens) for each in calls.seen] == [("Script", 1000), ("several", 6)]
+    assert [(each.model, each.input_tokens) for each in calls.seen] == [("ScriptedModel", 1000), ("several", 6)]
     assert figures.spent == {"input_tokens": 1006, "output_tokens": 108}
 
 
@@ -224,7 +226,7 @@ async def test_a_model_around_another_one(answer: Any) -> None:
 
     figures, calls = Figures(), ModelCalls()
     await create_agent(Around()).ainvoke(HI, observer=[figures, calls])
-    assert [each.model for each in calls.seen] == ["Script"]
+    assert [each.model for each in calls.seen] == ["ScriptedModel"]
     assert figures.input_tokens == (0 if answer == "well" else 1000)
 
 
@@ -338,7 +340,7 @@ def test_prices() -> None:
         pytest.param(lambda: Price(1, float("nan")), ValueError, "the price of output", id="not finite"),
         pytest.param(lambda: Price("1", 1), TypeError, "the price of input", id="text"),
         pytest.param(
-            lambda: create_agent(Script(), prices={"Script": (1, 2)}),
+            lambda: create_agent(Script("hello"), prices={"ScriptedModel": (1, 2)}),
             GraphValidationError,
             "prices are a mapping",
             id="no price",
