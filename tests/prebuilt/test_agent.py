@@ -508,3 +508,9 @@ async def test_an_agent_takes_ten_lines() -> None:
     assert len(lines) == 10
     ran = await anyio.run_process([sys.executable, "-c", program], cwd=ROOT)
     assert ran.stdout.decode() == "Sunny.\n"
+
+
+@pytest.mark.parametrize("decorator", [before_model, wrap_model_call], ids=["hook", "wrapper"])
+def test_an_unknown_option_of_a_decorator_is_refused(decorator: Any) -> None:
+    with pytest.raises(TypeError, match="can_jump"):
+        decorator(can_jump=["end"])

@@ -53,174 +53,84 @@ class HookOptions(WrapperOptions, total=False):
     can_jump_to: Sequence[JumpTo]
 
 
-def _decorator(
-    kind: str,
-    call: Callable[..., Any] | None,
-    *,
-    state_schema: Any = None,
-    tools: Sequence[Any] | None = None,
-    can_jump_to: Sequence[JumpTo] | None = None,
-    name: str | None = None,
-) -> AgentMiddleware | Decorator:
-    """Make a middleware of a function, or a decorator that does."""
-
-    def decorate(function: Callable[..., Any]) -> AgentMiddleware:
-        async def amethod(self: Any, *args: Any) -> Any:
-            return await function(*args)
-
-        def method(self: Any, *args: Any) -> Any:
-            return function(*args)
-
-        is_async = inspect.iscoroutinefunction(function)
-        jumps = can_jump_to or getattr(function, "__can_jump_to__", None)
-        members: dict[str, Any] = {
-            f"a{kind}" if is_async else kind: hook_config(can_jump_to=jumps)(amethod if is_async else method)
-        }
-        if state_schema is not None:
-            members["state_schema"] = state_schema
-        members["tools"] = list(tools or ())
-        made = type(name or function.__name__, (AgentMiddleware,), members)
-        return cast("AgentMiddleware", made())
-
-    return decorate if call is None else decorate(call)
-
-
-@overload
-def before_agent(call: Callable[..., Any], /, **options: Unpack[HookOptions]) -> AgentMiddleware: ...
-
-
-@overload
-def before_agent(call: None = None, /, **options: Unpack[HookOptions]) -> Decorator: ...
-
-
-def before_agent(
-    call: Callable[..., Any] | None = None, /, **options: Unpack[HookOptions]
-) -> AgentMiddleware | Decorator:
-    """Make a middleware of a function of `(state, runtime)` that runs before the agent.
+class HookDecorator:
+    """Makes a middleware of a function that runs as a hook: `@before_model`, or `@before_model(can_jump_to=["end"])`.
 
     Args:
-        call: a plain or a coroutine function.
-        **options: `state_schema`, `tools`, `can_jump_to` and `name`, as of `AgentMiddleware` and `hook_config`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
+        kind: the hook.
     """
-    return _decorator("before_agent", call, **options)
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    @overload
+    def __call__(self, call: Callable[..., Any], /, **options: Unpack[HookOptions]) -> AgentMiddleware: ...
+    @overload
+    def __call__(self, call: None = None, /, **options: Unpack[HookOptions]) -> Decorator: ...
+    def __call__(
+        self, call: Callable[..., Any] | None = None, /, **options: Unpack[HookOptions]
+    ) -> AgentMiddleware | Decorator:
+        """Make the middleware.
+
+        Args:
+            call: a plain or a coroutine function of `(state, runtime)`.
+            **options: see `HookOptions`.
+
+        Returns:
+            The middleware, or a decorator that makes it.
+
+        Raises:
+            GraphValidationError: `can_jump_to` names an unknown place.
+        """
+        return _made(self._kind, call, **options)
 
 
-@overload
-def before_model(call: Callable[..., Any], /, **options: Unpack[HookOptions]) -> AgentMiddleware: ...
-
-
-@overload
-def before_model(call: None = None, /, **options: Unpack[HookOptions]) -> Decorator: ...
-
-
-def before_model(
-    call: Callable[..., Any] | None = None, /, **options: Unpack[HookOptions]
-) -> AgentMiddleware | Decorator:
-    """Make a middleware of a function of `(state, runtime)` that runs before each call of the model.
+class WrapperDecorator:
+    """Makes a middleware of a function that is called around calls: `@wrap_model_call`, `@wrap_tool_call(name="log")`.
 
     Args:
-        call: a plain or a coroutine function.
-        **options: as of `before_agent`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
+        kind: the wrapper.
     """
-    return _decorator("before_model", call, **options)
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    @overload
+    def __call__(self, call: Callable[..., Any], /, **options: Unpack[WrapperOptions]) -> AgentMiddleware: ...
+    @overload
+    def __call__(self, call: None = None, /, **options: Unpack[WrapperOptions]) -> Decorator: ...
+    def __call__(
+        self, call: Callable[..., Any] | None = None, /, **options: Unpack[WrapperOptions]
+    ) -> AgentMiddleware | Decorator:
+        """Make the middleware.
+
+        Args:
+            call: a plain or a coroutine function of `(request, handler)`.
+            **options: see `WrapperOptions`.
+
+        Returns:
+            The middleware, or a decorator that makes it.
+        """
+        return _made(self._kind, call, **options)
 
 
-@overload
-def after_model(call: Callable[..., Any], /, **options: Unpack[HookOptions]) -> AgentMiddleware: ...
+before_agent = HookDecorator("before_agent")
+"""Makes a middleware of a function that runs before the agent."""
 
+before_model = HookDecorator("before_model")
+"""Makes a middleware of a function that runs before each call of the model."""
 
-@overload
-def after_model(call: None = None, /, **options: Unpack[HookOptions]) -> Decorator: ...
+after_model = HookDecorator("after_model")
+"""Makes a middleware of a function that runs after each call of the model."""
 
+after_agent = HookDecorator("after_agent")
+"""Makes a middleware of a function that runs after the agent."""
 
-def after_model(
-    call: Callable[..., Any] | None = None, /, **options: Unpack[HookOptions]
-) -> AgentMiddleware | Decorator:
-    """Make a middleware of a function of `(state, runtime)` that runs after each call of the model.
+wrap_model_call = WrapperDecorator("wrap_model_call")
+"""Makes a middleware of a function around each call of the model."""
 
-    Args:
-        call: a plain or a coroutine function.
-        **options: as of `before_agent`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
-    """
-    return _decorator("after_model", call, **options)
-
-
-@overload
-def after_agent(call: Callable[..., Any], /, **options: Unpack[HookOptions]) -> AgentMiddleware: ...
-
-
-@overload
-def after_agent(call: None = None, /, **options: Unpack[HookOptions]) -> Decorator: ...
-
-
-def after_agent(
-    call: Callable[..., Any] | None = None, /, **options: Unpack[HookOptions]
-) -> AgentMiddleware | Decorator:
-    """Make a middleware of a function of `(state, runtime)` that runs after the agent.
-
-    Args:
-        call: a plain or a coroutine function.
-        **options: as of `before_agent`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
-    """
-    return _decorator("after_agent", call, **options)
-
-
-@overload
-def wrap_model_call(call: Callable[..., Any], /, **options: Unpack[WrapperOptions]) -> AgentMiddleware: ...
-
-
-@overload
-def wrap_model_call(call: None = None, /, **options: Unpack[WrapperOptions]) -> Decorator: ...
-
-
-def wrap_model_call(
-    call: Callable[..., Any] | None = None, /, **options: Unpack[WrapperOptions]
-) -> AgentMiddleware | Decorator:
-    """Make a middleware of a function of `(request, handler)` around each call of the model.
-
-    Args:
-        call: a plain or a coroutine function.
-        **options: `state_schema`, `tools` and `name`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
-    """
-    return _decorator("wrap_model_call", call, **options)
-
-
-@overload
-def wrap_tool_call(call: Callable[..., Any], /, **options: Unpack[WrapperOptions]) -> AgentMiddleware: ...
-
-
-@overload
-def wrap_tool_call(call: None = None, /, **options: Unpack[WrapperOptions]) -> Decorator: ...
-
-
-def wrap_tool_call(
-    call: Callable[..., Any] | None = None, /, **options: Unpack[WrapperOptions]
-) -> AgentMiddleware | Decorator:
-    """Make a middleware of a function of `(request, handler)` around each tool call.
-
-    Args:
-        call: a plain or a coroutine function.
-        **options: `state_schema`, `tools` and `name`.
-
-    Returns:
-        The middleware, or a decorator that makes it.
-    """
-    return _decorator("wrap_tool_call", call, **options)
+wrap_tool_call = WrapperDecorator("wrap_tool_call")
+"""Makes a middleware of a function around each tool call."""
 
 
 @overload
@@ -250,6 +160,38 @@ def dynamic_prompt(call: Callable[..., Any] | None = None, /) -> AgentMiddleware
             key = "system_prompt" if isinstance(prompt, str) else "system_message"
             return await handler(request.override(**{key: prompt}))
 
-        return cast("AgentMiddleware", _decorator("wrap_model_call", wrap, name=function.__name__))
+        return wrap_model_call(wrap, name=function.__name__)
+
+    return decorate if call is None else decorate(call)
+
+
+def _made(
+    kind: str,
+    call: Callable[..., Any] | None,
+    *,
+    state_schema: type[Any] | None = None,
+    tools: Sequence[Any] = (),
+    can_jump_to: Sequence[JumpTo] | None = None,
+    name: str | None = None,
+) -> AgentMiddleware | Decorator:
+    """Make a middleware of a function, or a decorator that does."""
+
+    def decorate(function: Callable[..., Any]) -> AgentMiddleware:
+        async def amethod(self: Any, *args: Any) -> Any:
+            return await function(*args)
+
+        def method(self: Any, *args: Any) -> Any:
+            return function(*args)
+
+        is_async = inspect.iscoroutinefunction(function)
+        jumps = can_jump_to or getattr(function, "__can_jump_to__", None)
+        members: dict[str, Any] = {
+            f"a{kind}" if is_async else kind: hook_config(can_jump_to=jumps)(amethod if is_async else method)
+        }
+        if state_schema is not None:
+            members["state_schema"] = state_schema
+        members["tools"] = list(tools)
+        made = type(name or function.__name__, (AgentMiddleware,), members)
+        return cast("AgentMiddleware", made())
 
     return decorate if call is None else decorate(call)
