@@ -118,7 +118,8 @@ def create_agent(
     Raises:
         InvalidModelError: the model cannot be one.
         InvalidToolError: a tool cannot be one.
-        GraphValidationError: middleware have one name, a schema lacks a key, or another argument is invalid.
+        GraphValidationError: middleware have one name, a schema lacks a key, `approve` names a tool that an agent
+            without middleware does not have, or another argument is invalid.
     """
     for each in middleware:
         if not isinstance(each, AgentMiddleware):
@@ -133,6 +134,11 @@ def create_agent(
     elif approve_shape is not None:
         raise GraphValidationError("approve_shape says how approve= asks, and approve is not given")
     node = ToolNode([tool for tool in given if not isinstance(tool, dict)], awrap_tool_call=chain_tool_calls(wrappers))
+    # Middleware may add tools to a call of the model; without any, a name that no tool has would never be asked about.
+    if isinstance(approve, Mapping) and not middleware and (unknown := set(approve) - set(node.tools_by_name)):
+        raise GraphValidationError(
+            f"approve names {', '.join(sorted(unknown))}, and the tools are {', '.join(node.tools_by_name) or 'none'}"
+        )
     output = None if response_format is None else strategy_of(response_format)
     for form in () if output is None else output.schemas:
         if form.name in node.tools_by_name:

@@ -159,6 +159,8 @@ async def test_forms_of_approval() -> None:
     for wrong in (3, True, {"send_email": "yes"}):
         with pytest.raises(GraphValidationError, match="approve is a function"):
             create_agent(Script("done"), [send_email], approve=wrong)
+    with pytest.raises(GraphValidationError, match="approve names send_mail, and the tools are send_email"):
+        create_agent(Script("done"), [send_email], approve={"send_mail": True})
 
 
 async def test_hooks_run_in_their_order() -> None:
