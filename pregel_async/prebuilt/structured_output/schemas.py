@@ -64,8 +64,8 @@ def output_schema(given: Any) -> OutputSchema:
         )
     if not isinstance(given, type) or not has_fields(given):
         raise GraphValidationError(
-            "response_format is a pydantic model, Struct, dataclass, TypedDict, or a JSON Schema as a dict, "
-            f"not {given!r}"
+            "response_format is a pydantic model, Struct, dataclass, TypedDict, a union of these (A | B), or a JSON "
+            f"Schema as a dict, not {given!r}"
         )
     try:
         schema = json_schema_of(given, given.__name__)
