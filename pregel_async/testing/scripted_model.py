@@ -44,7 +44,8 @@ class ScriptedModel:
 
     Which answer is given depends on the conversation alone: the n-th one if the conversation has n - 1 answers of a
     model. So a call that runs again after a crash gets the same answer, and each thread begins with the first one. The
-    last answer is repeated.
+    last answer is repeated. In a supervisor or a swarm, the answers of the other agents count too: pass a function of
+    the conversation there.
 
     Args:
         answers: the answers, in order.
