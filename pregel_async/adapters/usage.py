@@ -37,13 +37,25 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
         usage: the tokens.
         model: the model that the provider names in its answer; None if it names none.
         provider: the provider, such as "openai"; None if it is not known.
+        message_id: the id of the message; None if it is not known.
         is_counted: True if a call of a model within this one has counted the tokens.
     """
 
     usage: TokenUsage
     model: str | None = None
     provider: str | None = None
+    message_id: str | None = None
     is_counted: bool = False
+
+    def may_be_of_same_message(self, other: UsageReport) -> bool:
+        """Return True if two reports have the same usage, and no ids that say that they are of two messages.
+
+        Args:
+            other: another report.
+        """
+        # A function may return a copy without the id, so a missing id does not distinguish messages.
+        known = self.message_id is not None and other.message_id is not None
+        return self.usage == other.usage and (not known or self.message_id == other.message_id)
 
 
 class UsageCollector:
@@ -74,16 +86,18 @@ _COLLECTOR: Final[ContextVar[UsageCollector | None]] = ContextVar("pregel_async.
 """Where streams report their usage, within a call of a model that counts it."""
 
 
-def report_usage(usage: TokenUsage | None, model: str | None, provider: str | None) -> None:
+def report_usage(
+    usage: TokenUsage | None, model: str | None, provider: str | None, message_id: str | None = None
+) -> None:
     """Report the usage of a message to the call of a model that the running code belongs to, if there is one.
 
     Args:
         usage: the tokens; None if the provider has not reported any.
-        model, provider: as in `UsageReport`.
+        model, provider, message_id: as in `UsageReport`.
     """
     collector = _COLLECTOR.get()
     if collector is not None and usage is not None:
-        collector.reports.append(UsageReport(usage=usage, model=model, provider=provider))
+        collector.reports.append(UsageReport(usage=usage, model=model, provider=provider, message_id=message_id))
 
 
 def report_counted(reports: Iterable[UsageReport]) -> None:
@@ -116,7 +130,12 @@ def report_of(message: Any) -> UsageReport | None:
         return None
     about = get_field(message, "response_metadata") or {}
     model = get_text(message, "model") or get_text(about, "model_name") or get_text(about, "model")
-    return UsageReport(usage=usage, model=model or None, provider=get_text(about, "model_provider") or None)
+    return UsageReport(
+        usage=usage,
+        model=model or None,
+        provider=get_text(about, "model_provider") or None,
+        message_id=get_text(message, "id") or None,
+    )
 
 
 def read_usage(given: Any) -> TokenUsage | None:

@@ -44,8 +44,9 @@ def read_message(answer: Any, *, id: str = "") -> Message:
             pass
     for _ in reader.end():
         pass
-    report_usage(read_usage(reader.usage()), reader.model, reader.provider)
-    return cast("Message", reader.message())
+    message = cast("Message", reader.message())
+    report_usage(read_usage(reader.usage()), reader.model, reader.provider, message.get("id"))
+    return message
 
 
 def is_whole_answer(answer: Any) -> bool:

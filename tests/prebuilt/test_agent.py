@@ -12,7 +12,7 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import Command, Runtime
-from pregel_async.errors import GraphValidationError, InvalidInputError, InvalidUpdateError
+from pregel_async.errors import GraphRecursionError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from pregel_async.prebuilt import (
     AgentMiddleware,
     AgentState,
@@ -264,6 +264,21 @@ async def test_jumps_to_tools_without_calls(hook: Any) -> None:
     again = hook(jump, state_schema=Tries, can_jump_to=["tools"])
     done = await create_agent(Script("first", "second"), [weather], middleware=[again]).ainvoke(HI)
     assert contents(done) == (["hi", "first"] if hook is before_model else ["hi", "first", "second"])
+
+
+@pytest.mark.one_loop
+async def test_a_hook_that_always_jumps_ends_at_the_step_limit() -> None:
+    """The hook leads to itself, so the model never runs."""
+
+    @before_model(can_jump_to=["tools"])
+    def jump(state: Any, runtime: Any) -> Any:
+        return {"jump_to": "tools"}
+
+    model = Script("done")
+    agent = create_agent(model, [weather], middleware=[jump])
+    with pytest.raises(GraphRecursionError):
+        await agent.ainvoke(HI, {"recursion_limit": 8})
+    assert model.seen == []
 
 
 @pytest.mark.one_loop

@@ -145,10 +145,8 @@ async def test_a_question_for_each_call(saver: BaseCheckpointSaver) -> None:
     assert shown == ["edit", "reject"]
     edit = {"type": "edit", "edited_action": {"name": "send_email", "args": {"to": "bobby"}}}
     await agent.ainvoke(Command(resume={bob.id: edit}), "t")
-    other = {"type": "edit", "edited_action": {"name": "weather", "args": {"city": "Rome"}}}
-    for wrong in ({"type": "approve"}, other):
-        (ada,) = (await agent.ainvoke(Command(resume={ada.id: wrong}), "t"))["__interrupt__"]
-        assert ada.value["description"].startswith("That was no decision.")
+    (ada,) = (await agent.ainvoke(Command(resume={ada.id: {"type": "approve"}}), "t"))["__interrupt__"]
+    assert ada.value["description"].startswith("That was no decision.")
     done = await agent.ainvoke(Command(resume={ada.id: {"type": "reject"}}), "t")
     assert contents(done)[2:] == [
         "The user refused the call of 'send_email', and it has not run. Do not repeat it unless the user asks for it.",
@@ -157,6 +155,34 @@ async def test_a_question_for_each_call(saver: BaseCheckpointSaver) -> None:
         "done",
     ]
     assert sent == ["bobby"]
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("way", ["batched", "per_call", "approve"])
+async def test_an_edit_may_name_another_tool(way: Any) -> None:
+    """The edited action replaces the call, however the question was asked."""
+    ran: list[str] = []
+
+    def send_email(to: str) -> str:
+        ran.append(f"email to {to}")
+        return "sent"
+
+    def weather(city: str) -> str:
+        ran.append(f"weather of {city}")
+        return f"{city} is sunny"
+
+    review = {"send_email": True}
+    options: dict[str, Any] = (
+        {"approve": review}
+        if way == "approve"
+        else {"middleware": [HumanInTheLoopMiddleware(review, interrupt_mode=way, edit_notice=None)]}
+    )
+    script = Script(asking(call("send_email", to="ada")), "done")
+    agent = create_agent(script, [send_email, weather], checkpointer=InMemorySaver(), **options)
+    await agent.ainvoke(HI, "t")
+    edit: Any = {"type": "edit", "edited_action": {"name": "weather", "args": {"city": "Rome"}}}
+    done = await agent.ainvoke(Command(resume={"decisions": [edit]} if way == "batched" else edit), "t")
+    assert (ran, contents(done)[2:]) == (["weather of Rome"], ["Rome is sunny", "done"])
 
 
 @pytest.mark.one_loop

@@ -230,6 +230,16 @@ async def test_failures_of_the_model_are_repeated() -> None:
 
 
 @pytest.mark.one_loop
+@pytest.mark.parametrize("summarizer", [None, lambda messages: " \n"], ids=["model", "function"])
+async def test_an_empty_summary_removes_nothing(summarizer: Any) -> None:
+    middleware = SummarizationMiddleware(
+        Script(" "), trigger=("messages", 3), keep=("messages", 1), summarizer=summarizer
+    )
+    done = await create_agent(Script("done"), middleware=[middleware]).ainvoke({"messages": said("a", "b", "c")})
+    assert contents(done) == ["a", "b", "c", "done"]
+
+
+@pytest.mark.one_loop
 async def test_summarizers() -> None:
     """Another model, or a function of the messages."""
     other = Script("other")

@@ -214,6 +214,21 @@ async def test_a_function_that_calls_other_models() -> None:
     assert figures.spent == {"input_tokens": 1006, "output_tokens": 108}
 
 
+@pytest.mark.parametrize(("id", "count"), [("a", 1), ("b", 2), (None, 1)], ids=["same", "other", "unknown"])
+async def test_messages_of_equal_usage(id: str | None, count: int) -> None:
+    """A returned message with another id than the one that was read is another message, also with equal usage."""
+    choices = [{"index": 0, "message": {"role": "assistant", "content": "x"}}]
+    usage = {"prompt_tokens": 5, "completion_tokens": 6}
+
+    async def several(messages: list[Any], tools: list[Any]) -> Any:
+        read_message({"id": "a", "model": "m-1", "choices": choices, "usage": usage})
+        return {"role": "assistant", "content": "y", "usage": usage, **({} if id is None else {"id": id})}
+
+    figures = Figures()
+    await create_agent(several).ainvoke(HI, observer=figures)
+    assert figures.spent == {"input_tokens": 5 * count, "output_tokens": 6 * count}
+
+
 @pytest.mark.parametrize("answer", ["well", said()], ids=["without usage", "with usage"])
 async def test_a_model_around_another_one(answer: Any) -> None:
     """A class that only passes calls on, as that of a supervisor, is one call of a model and not two."""

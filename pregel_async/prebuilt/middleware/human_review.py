@@ -266,9 +266,7 @@ class HumanInTheLoopMiddleware(AgentMiddleware):
         allowed = self.interrupt_on[call["name"]]["allowed_decisions"]
 
         def accepts(decision: Mapping[str, Any]) -> bool:
-            # The answer was given to a question about this tool, and `when` was asked about it alone.
-            same = decision["type"] != "edit" or decision["edited_action"]["name"] == call["name"]
-            return decision["type"] in allowed and same
+            return decision["type"] in allowed
 
         text = self._description(call, request.state, request.runtime)
         decision = ask_about(call, text, accepts, _answers(allowed, request), allowed=allowed, shape=self.shape)
@@ -373,10 +371,13 @@ def _allowed(found: Sequence[dict[str, Any] | None], allowed: Sequence[Sequence[
 def _answers(allowed: Sequence[str], request: ToolCallRequest) -> dict[str, Any]:
     """Return the JSON Schema of the decisions about a call."""
     args = {"type": "object"} if request.tool is None else request.tool.args_schema
-    action = {"name": {"const": request.tool_call["name"]}, "args": args}
+    name = {"const": request.tool_call["name"]}
+    # The person may name another tool, as in the mode "batched": its arguments are checked when it runs.
+    actions = [{"name": name, "args": args}, {"name": {"type": "string", "not": name}, "args": {"type": "object"}}]
+    action = {"anyOf": [{"type": "object", "properties": each, "required": ["name", "args"]} for each in actions]}
     more: dict[str, dict[str, Any]] = {
         "approve": {},
-        "edit": {"edited_action": {"type": "object", "properties": action, "required": ["name", "args"]}},
+        "edit": {"edited_action": action},
         "reject": {"message": {"type": "string"}},
         "respond": {"message": {"type": "string"}},
     }

@@ -76,7 +76,7 @@ class SummarizationMiddleware(AgentMiddleware):
     The summary takes the place and the id of the first message that it replaces. The messages that are kept are not
     written again: the update consists of the summary and of the ids of removed messages. A tool call and its results
     are kept or summarized together. The summary is stored before the agent's model is called, so a crash afterwards
-    does not make it again. Its tokens are not on the `messages` stream.
+    does not make it again. Its tokens are not on the `messages` stream. If the summary is empty, all messages are kept.
 
     Args:
         model: writes summaries; anything that `as_model` takes.
@@ -159,6 +159,10 @@ class SummarizationMiddleware(AgentMiddleware):
         if not older or (len(older) == 1 and _is_summary(older[0])):
             return None  # a summary of nothing but a summary loses text, and gains nothing
         summary = await self._summary_of(older, state, runtime)
+        if not summary:
+            # A model answers without text after a refusal or at its limit of output tokens. The older messages cannot
+            # be read again once they are removed, so they stay; the next call of the model tries again.
+            return None
         message = make_message(
             "user",
             f"{_HEADING}\n\n{summary}",

@@ -97,7 +97,7 @@ class CountedModel:
                 answer = await self.model.answer(call)
             found = report_of(answer)
             # A message of a stream, or of a model that a function has called, is reported already.
-            if found is not None and all(found.usage != each.usage for each in reports):
+            if found is not None and not any(map(found.may_be_of_same_message, reports)):
                 reports.append(found)
             return answer
         except Exception as error:  # neither a cancellation nor a question is an error of the model
