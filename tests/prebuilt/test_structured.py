@@ -354,3 +354,16 @@ async def test_models_of_langchain() -> None:
     done = await create_agent(by_tool, response_format=Model).ainvoke(HI)
     assert done["structured_response"] == Model(**GOOD)
     assert isinstance(done["messages"][2], ToolMessage) and done["messages"][2].status == "error"
+
+
+@pytest.mark.one_loop
+async def test_a_model_that_never_corrects_itself() -> None:
+    """It is shown its error twice, in each turn anew, and not until the step limit."""
+    model = Script(BAD)
+    agent = create_agent(
+        model, response_format=ToolStrategy(Model, handle_errors="again"), checkpointer=InMemorySaver()
+    )
+    for turn in (1, 2):
+        with pytest.raises(StructuredOutputError):
+            await agent.ainvoke(HI, f"t{turn}")
+        assert len(model.seen) == 3 * turn

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import UnionType
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
 import msgspec
 
-from ...adapters.conversation import calls_of, is_langchain
+from ...adapters.conversation import calls_of, is_langchain, role_of
 from ...errors import GraphValidationError
 from ..conversation import make_message, make_tool_message
 from ..errors import MultipleStructuredOutputsError, StructuredOutputError, StructuredOutputValidationError
@@ -260,7 +260,8 @@ async def _by_tools(strategy: ToolStrategy, model: ChatModel, call: ModelCall) -
         )
         calls = calls_of(answer)
         if calls:
-            return _answered(strategy, answer, [each for each in calls if each["name"] in forms], forms)
+            wanted = [each for each in calls if each["name"] in forms]
+            return _answered(strategy, answer, wanted, forms, earlier=_attempts(call.messages, forms))
         # The provider has not obeyed `tool_choice`. The text may have the form; otherwise nothing in the conversation
         # would make the agent call the model again.
         try:
@@ -276,7 +277,7 @@ async def _by_tools(strategy: ToolStrategy, model: ChatModel, call: ModelCall) -
 
 
 def _answered(
-    strategy: ToolStrategy, answer: Any, calls: Sequence[Any], forms: dict[str, OutputSchema]
+    strategy: ToolStrategy, answer: Any, calls: Sequence[Any], forms: dict[str, OutputSchema], *, earlier: int
 ) -> ModelResponse:
     """Return a response whose calls of forms are answered: other messages are made by the agent's tools."""
     if not calls:
@@ -288,11 +289,25 @@ def _answered(
         value = _parsed(forms[calls[0]["name"]], answer)
     except StructuredOutputError as error:
         said = strategy.text_of(error)
+        if earlier >= RETRIES:  # a model that never corrects itself would be asked until the step limit
+            raise
         return ModelResponse(
             [answer, *(make_tool_message(each, said, langchain=langchain, failed=True) for each in calls)]
         )
     said = strategy.tool_message_content or _COMPLETE
     return ModelResponse([answer, make_tool_message(calls[0], said, langchain=langchain)], value)
+
+
+def _attempts(messages: Sequence[Any], forms: Collection[str]) -> int:
+    """Return how many answers to the newest message of the user have called a form. All of them were invalid."""
+    count = 0
+    for message in reversed(messages):
+        role = role_of(message)
+        if role == "user":
+            break
+        if role == "assistant" and any(each["name"] in forms for each in calls_of(message)):
+            count += 1
+    return count
 
 
 def _parsed(form: OutputSchema, answer: Any) -> Any:
