@@ -85,7 +85,7 @@ def create_supervisor(
         add_handoff_back_messages: True adds two messages when an agent ends: that it hands back, and the confirmation.
             By default as `add_handoff_messages`.
         supervisor_name: the name of the supervisor and of its node.
-        include_agent_name: "inline" shows the supervisor's model who has written each message, by tags around its text:
+        include_agent_name: "inline" shows the supervisor's model the author of each message, by tags around its text:
             for providers that have no names in messages. None shows the model the names as its provider does.
 
     Returns:
@@ -320,7 +320,7 @@ def _supervising(model: Any, parallel: bool, *, inline: bool) -> Any:
 
 
 class _SupervisorModel:
-    """A model that may make several tool calls at once or not, and that is shown who has written each message.
+    """A model that may make several tool calls at once or not, and that is shown the author of each message.
 
     Args:
         model: the model.

@@ -1,4 +1,4 @@
-"""Supervisors and swarms beside those of langgraph-supervisor and langgraph-swarm: the same speakers, calls and order."""
+"""Supervisors and swarms, compared with those of langgraph-supervisor and langgraph-swarm: the same speakers, calls and order."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ async def test_results(url: str, kind: str) -> None:
 
 @needs_mcp
 async def test_a_server_is_killed_in_mid_call() -> None:
-    """The call is answered by an error, the run goes on, and the next call starts the server again."""
+    """The call is answered by an error, the run continues, and the next call starts the server again."""
     model = Script(
         asking(call("pid", "1")),
         asking(call("die", "2"), call("hang", "3")),

@@ -167,7 +167,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.late)
     @rule(data=st.data())
     def write_late(self, data: st.DataObject) -> None:
-        """A worker that was stopped beyond its lease goes on, and is refused."""
+        """A worker that was stopped beyond its lease continues, and is refused."""
         id, epoch = data.draw(st.sampled_from(self.late))
         found = self.rows.found(id)
         for late in (
@@ -176,7 +176,7 @@ class Histories(RuleBasedStateMachine):
             lambda: decisions.end(found, RunOutcome(status="success", rest="idle"), epoch=epoch),
         ):
             if self.rows.thread is not None and self.rows.thread.epoch == epoch:
-                continue  # nobody has taken the run since: the store compares the lease itself
+                continue  # the run was not taken since: the store compares the lease itself
             with pytest.raises(ThreadBusyError):
                 late()
 
