@@ -14,9 +14,6 @@ from .owner import this_process
 from .records import Lease, Owner, is_checkpoint_id
 from .saver_port import SaverPort
 
-LEASE_SECONDS = 30.0
-"""Seconds after which a lease expires unless it is renewed, or its process is known to have ended earlier."""
-
 
 async def acquire(saver: SaverPort, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
     """Acquire a thread's lease, and release it again if the caller is cancelled meanwhile.
@@ -144,9 +141,10 @@ class UpkeepLease:
     async def renew_if_due(self) -> None:
         """Renew the lease if a third of its time is over. Call it between the steps of long work."""
         now = self._saver.clock()
-        if now > self._until - LEASE_SECONDS * 2 / 3:
-            await self._saver.renew(self.token, expires_at=now + LEASE_SECONDS)
-            self._until = now + LEASE_SECONDS
+        seconds = self._saver.lease_seconds
+        if now > self._until - seconds * 2 / 3:
+            await self._saver.renew(self.token, expires_at=now + seconds)
+            self._until = now + seconds
 
     async def advance_epoch(self, epoch: int) -> None:
         """Acquire the lease again until its epoch is at least a given one.
@@ -161,6 +159,6 @@ class UpkeepLease:
 
     async def _acquire(self) -> None:
         now = self._saver.clock()
-        until = now + LEASE_SECONDS
+        until = now + self._saver.lease_seconds
         self.token = await acquire(self._saver, self._thread_id, self._owner, now=now, expires_at=until)
         self._until = until

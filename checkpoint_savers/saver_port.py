@@ -42,6 +42,9 @@ from .records import (
 PAGE = 256
 """Default number of rows or headers per page."""
 
+LEASE_SECONDS = 30.0
+"""Seconds after which a lease expires by default, unless it is renewed or its process is known to have ended."""
+
 
 class SaverPort(ABC):
     """The methods over rows and bytes. `BaseCheckpointSaver` adds those that users call, on top of these.
@@ -49,6 +52,8 @@ class SaverPort(ABC):
     Attributes:
         codec: turns values into bytes.
         clock: returns the time in unix seconds, for calls outside of a run.
+        lease_seconds: seconds after which a lease expires unless it is renewed. Runs renew theirs three times in that
+            time. Set it before the saver is used, to the same number in all processes.
         commit_is_shielded: True if a cancel scope cannot interrupt `commit`, even a scope that is cancelled before the
             call: the cancellation is raised at the caller's next await. The runtime wraps `commit` of all other savers
             in a shielded scope. A subclass that overrides `commit` must set this attribute again; otherwise it is
@@ -59,6 +64,7 @@ class SaverPort(ABC):
 
     codec: Codec
     clock: Callable[[], float]
+    lease_seconds: float = LEASE_SECONDS
 
     commit_is_shielded: ClassVar[bool] = False
     begins_commits: ClassVar[bool] = False

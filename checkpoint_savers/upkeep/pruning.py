@@ -65,14 +65,49 @@ async def delete_for_runs(saver: SaverPort, run_ids: Collection[str]) -> None:
         threads |= {header.thread_id for header in found}
     for thread_id in sorted(threads):
         async with UpkeepLease(saver, thread_id) as lease:
-            tree = CheckpointTree(await headers_of(saver, thread_id))
-            retained = {key for key, row in tree.rows.items() if row.metadata.get("run_id") not in wanted}
+            tree, retained = await _tree_without(saver, thread_id, wanted)
             if not retained:
                 await saver.drop(lease.token)
             elif len(retained) < len(tree.rows):
                 change = await _change(saver, thread_id, tree, retained, changes(tree, retained, forgotten=True))
                 await lease.renew_if_due()
                 await saver.rewrite(lease.token, change)
+
+
+async def forget_run(saver: SaverPort, lease: Lease, run_id: str) -> None:
+    """Delete the checkpoints that a run has made, with their records and events, under a lease that the caller holds.
+
+    The thread returns to the state before the run. It remains, also if nothing is left of it. Doing it twice changes
+    nothing.
+
+    Args:
+        saver: stores the thread.
+        lease: the thread's lease.
+        run_id: the run.
+
+    Raises:
+        ThreadBusyError: with `lost=True`: the lease is no longer held.
+        StorageError: the database failed.
+    """
+    thread_id = lease.thread_id
+    tree, retained = await _tree_without(saver, thread_id, (run_id,))
+    if len(retained) == len(tree.rows):
+        return
+    if retained:
+        change = await _change(saver, thread_id, tree, retained, changes(tree, retained, forgotten=True))
+    else:
+        namespaces = {ns for ns, _ in tree.rows}
+        made = [checkpoint_id for ns, checkpoint_id in tree.rows if ns == ""]
+        change = Rewrite(gone=tuple(tree.rows), heads=dict.fromkeys(namespaces), events=(CheckpointId(""), *made))
+    await saver.rewrite(lease, change)
+
+
+async def _tree_without(
+    saver: SaverPort, thread_id: str, run_ids: Collection[str]
+) -> tuple[CheckpointTree, set[CheckpointKey]]:
+    """Return a thread's checkpoints, and the keys of those that none of these runs has made."""
+    tree = CheckpointTree(await headers_of(saver, thread_id))
+    return tree, {key for key, row in tree.rows.items() if row.metadata.get("run_id") not in run_ids}
 
 
 async def prune(

@@ -29,6 +29,8 @@ from .._checks.options import (
     printed_modes,
 )
 from .._core.isolation import isolate
+from .._core.ownership import NO_CLASSES
+from .._runtime.engine.call_input import read_call_input
 from .._runtime.engine.graph_run import RunResult
 from .._runtime.engine.nested import NestedCall, run_nested
 from .._runtime.engine.run import run
@@ -126,6 +128,19 @@ def stream(
             raise
 
     return GraphStream(work, buffer, shape or checked.shape, subscription, cursor=after)
+
+
+def check_call(graph: Definition, given: Any, config: Config | None, options: StreamOptions) -> Settings:
+    """Check a call that another process is to make. Raises as the call would, before it acquires its thread.
+
+    Returns:
+        The settings of the call.
+    """
+    asked = options.get("stream_mode")
+    checked = _checked(graph, options, graph.stream_mode if asked is None else asked)
+    call = _prepare(graph, given, config, options, checked)
+    read_call_input(graph.program, given, NO_CLASSES if graph.codec is None else graph.codec.kept_scalars)
+    return call.settings
 
 
 async def batch(
@@ -542,13 +557,18 @@ async def _rejoin(
         graph.codecs.of_events(graph.codec),
         graph.live,
         resume,
-        coerce=partial(_coercion_of, graph),
+        coerce=partial(coercion_of, graph),
         waits=call.settings.waits,
     )
 
 
-def _coercion_of(graph: Definition, part: RawPart) -> Callable[[Any], Any] | None:
-    """Return the function that makes the schema's object of a stored event's state; None if there is none."""
+def coercion_of(graph: Definition, part: RawPart) -> Callable[[Any], Any] | None:
+    """Return the function that makes the schema's object of a stored event's state; None if there is none.
+
+    Args:
+        graph: the graph that was called.
+        part: the event, of this graph or of a subgraph.
+    """
     for step in part.ns:
         if not step.isdigit():
             found = graph.subgraph_index.stored.get(step.partition(":")[0])

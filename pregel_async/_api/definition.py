@@ -175,7 +175,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def saver(self) -> BaseCheckpointSaver | None:
-        return self.checkpointer if isinstance(self.checkpointer, BaseCheckpointSaver) else None
+        # Not by class: a service's runs have a saver that is wrapped (`through`).
+        return None if isinstance(self.checkpointer, bool) else self.checkpointer
 
     @cached_property
     def checked(self) -> dict[object, Any]:
@@ -234,6 +235,10 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         codec = codec_of(checked, self.hints)  # the cache encodes results with it too
         results = _results_of(self.cache, codec, self.hints)
         return structs.replace(self, checkpointer=checked, codec=codec, live=LiveRuns(), results=results)
+
+    def through(self, wrapped: BaseCheckpointSaver) -> Self:
+        """Store runs through a wrapper of the graph's saver. The codec and the runs to join remain the graph's."""
+        return structs.replace(self, checkpointer=wrapped)
 
     def with_cache(self, cache: ports.BaseCache | None) -> Self:
         """Replace the cache. Raises `GraphValidationError`."""

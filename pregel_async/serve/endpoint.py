@@ -14,10 +14,10 @@ from starlette.types import Receive, Scope, Send
 from checkpoint_savers.abc import BaseCheckpointSaver
 
 from .._api.compiled import Graph
+from .._api.json_encoder import JsonEncoder
 from ..errors import ConfigError, EmptyInputError
 from .event_encoder import EventEncoder
 from .failures import Refusal, failure_response, log
-from .json_encoder import JsonEncoder
 from .limits import Limits, RequestLimiter
 from .readers import ReaderRegistry
 from .request import (

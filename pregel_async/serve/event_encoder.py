@@ -31,10 +31,10 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 from sse_starlette import ServerSentEvent
 
+from .._api.json_encoder import JsonEncoder
 from .._runtime.streaming.parts import Cursor
 from ..errors import InvalidCursorError, RecordedFailureError
 from .failures import FailureReport, describe_failure, failure_class_name
-from .json_encoder import JsonEncoder
 from .message_assembler import MessageAssembler, namespace_suffix
 
 METADATA, ERROR, END, RESTARTED = "metadata", "error", "end", "superstep_restarted"

@@ -13,9 +13,9 @@ from anyio.abc import TaskGroup
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.children import start_soon
 from checkpoint_savers.errors import StorageError, ThreadBusyError
-from checkpoint_savers.lease import LEASE_SECONDS
 from checkpoint_savers.owner import is_live
 from checkpoint_savers.records import CheckpointId, Header
+from checkpoint_savers.saver_port import LEASE_SECONDS
 
 from .._api.compiled import Graph
 from .._runtime.streaming.parts import END, Cursor

@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from checkpoint_savers.children import start_soon
 
+from .._api.json_encoder import JsonEncoder
 from .._runtime.platform.event_loops import sole_exception
 from .._runtime.streaming.parts import Cursor
 from .._runtime.streaming.stream import GraphStream
@@ -22,7 +23,6 @@ from ..errors import ConfigError, InvalidCursorError
 from ..types import StateSnapshot
 from .event_encoder import EventEncoder, ReaderPosition, parse_event_id
 from .failures import Refusal, failure_response
-from .json_encoder import JsonEncoder
 from .limits import Limits
 from .readers import ReaderRegistration
 from .request import OnDisconnect, last_event_id_of

@@ -400,12 +400,10 @@ class HeartbeatSaver(Through):
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["steady", "one beat fails"])
-async def test_the_heartbeat(
-    fails: bool, saver: BaseCheckpointSaver, environment: SeededEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_heartbeat(fails: bool, saver: BaseCheckpointSaver, environment: SeededEnvironment) -> None:
     """P6: a superstep that takes many times as long as a lease lasts keeps its thread."""
-    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.03)
     beating = HeartbeatSaver(saver)
+    beating.lease_seconds = 0.03
     enough = anyio.Event()
 
     def at() -> None:
@@ -433,11 +431,11 @@ async def test_the_heartbeat(
     assert beating.beats == beats  # the heartbeat has ended with the run
 
 
-async def test_the_heartbeat_of_the_real_clock(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_heartbeat_of_the_real_clock(saver: BaseCheckpointSaver) -> None:
     """P6, P7: whichever way the loop waits, the lease is renewed until the run ends, and no task of the heartbeat is
     left."""
-    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.003)
     beating = HeartbeatSaver(saver)
+    beating.lease_seconds = 0.003
     enough = anyio.Event()
     beating.at = lambda: enough.set() if beating.beats == 3 else None
 
@@ -452,11 +450,8 @@ async def test_the_heartbeat_of_the_real_clock(saver: BaseCheckpointSaver, monke
     assert len(anyio.get_running_tasks()) == before
 
 
-async def test_a_run_that_ends_while_its_lease_is_renewed(
-    saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_that_ends_while_its_lease_is_renewed(saver: BaseCheckpointSaver) -> None:
     """P7: a run that ends during a renewal cancels the renewal and waits for it."""
-    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.003)
     renewing, ended = anyio.Event(), anyio.Event()
 
     class Hanging(Through):
@@ -473,7 +468,9 @@ async def test_a_run_that_ends_while_its_lease_is_renewed(
         await renewing.wait()
         return update_of("long@0")
 
-    graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(Hanging(saver))
+    hanging = Hanging(saver)
+    hanging.lease_seconds = 0.003
+    graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(hanging)
     with anyio.fail_after(20):
         assert (await graph.ainvoke({}, "t"))["log"] == ["long@0"]
     assert ended.is_set()
@@ -481,11 +478,11 @@ async def test_a_run_that_ends_while_its_lease_is_renewed(
 
 @pytest.mark.parametrize("real", [True, False])
 async def test_a_saver_that_breaks_when_it_renews(
-    real: bool, saver: BaseCheckpointSaver, environment: SeededEnvironment, monkeypatch: pytest.MonkeyPatch
+    real: bool, saver: BaseCheckpointSaver, environment: SeededEnvironment
 ) -> None:
     """P9: an exception of `renew`, which savers should not raise, is the run's failure, as for any other verb."""
-    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.003)
     beating = HeartbeatSaver(saver)
+    beating.lease_seconds = 0.003
     beaten = anyio.Event()
 
     def at() -> None:
@@ -601,13 +598,11 @@ async def test_several_storage_calls_that_a_run_has_begun(environment: SeededEnv
     assert done == ["stored", "stored", "stored", "given up"]
 
 
-async def test_a_heartbeat_that_came_too_late(
-    saver: BaseCheckpointSaver, environment: SeededEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_heartbeat_that_came_too_late(saver: BaseCheckpointSaver, environment: SeededEnvironment) -> None:
     """P6: a heartbeat that comes too late does not take the thread back; the run gets the error with its next
     commit."""
-    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.03)
     beating = HeartbeatSaver(saver)
+    beating.lease_seconds = 0.03
     started = anyio.Event()
 
     async def long(state: Any) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from starlette.routing import Route
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.errors import SaverClosedError, StorageError
-from checkpoint_savers.lease import LEASE_SECONDS
 from checkpoint_savers.records import RUN, Owner
+from checkpoint_savers.saver_port import LEASE_SECONDS
 from pregel_async import Runtime
 from pregel_async.errors import ConfigError
 from pregel_async.serve import graph_endpoint, graph_lifespan, last_event_id, service_of, sse_response

@@ -1342,13 +1342,8 @@ async def test_the_lease_is_kept_while_a_router_decides(saver: BaseCheckpointSav
 
     made = StateGraph(State).add_node("a", lambda state: {}).add_edge(START, "a").add_conditional_edges("a", route)
     graph = made.compile(watched, blocking=False)
-    from pregel_async._runtime.persistence import lease
-
-    before, lease.LEASE_SECONDS = lease.LEASE_SECONDS, 0.03
-    try:
-        await graph.aupdate_state("t", {"note": "x"}, "a")
-    finally:
-        lease.LEASE_SECONDS = before
+    watched.lease_seconds = 0.03
+    await graph.aupdate_state("t", {"note": "x"}, "a")
     assert (await graph.aget_state("t")).values["note"] == "x"
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, StorageReplacedError, ThreadBusyError, annotate
-from checkpoint_savers.lease import LEASE_SECONDS, acquire, release
+from checkpoint_savers.lease import acquire, release
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import CheckpointId, Commit, EventRow, Lease, Owner, TaskRecord, Waiter
 from checkpoint_savers.scopes import is_done
@@ -88,7 +88,7 @@ class ThreadLease:
         self.token = lease
         self.durability: Durability = durability
         self.metadata: dict[str, Any] = {}
-        self.duration = LEASE_SECONDS
+        self.duration = saver.lease_seconds
         self.failures: tuple[BaseException, ...] = ()
         self.ids = CheckpointIds(environment, lease.newest)
         self.fresh = not self.ids.begun
@@ -201,7 +201,7 @@ class ThreadLease:
     def keep_alive_during(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Run `work` and renew the lease meanwhile. The work's error is raised as it is, in no exception group."""
         # Three renewals per lease: two may fail or be late before the lease lapses.
-        return run_with_delayed_companion(self.environment, LEASE_SECONDS / 3, self._renew, work)
+        return run_with_delayed_companion(self.environment, self.duration / 3, self._renew, work)
 
     async def _renew(self) -> None:
         while True:
@@ -217,7 +217,7 @@ class ThreadLease:
             except Exception as error:
                 self.fail(error)
                 return
-            await self.environment.sleep(LEASE_SECONDS / 3)
+            await self.environment.sleep(self.duration / 3)
 
     def start(self, work: Callable[[], Awaitable[None]]) -> ShieldedWork:
         """Start work that no cancellation of the run stops. The run waits for it before it releases the lease."""
@@ -405,4 +405,4 @@ async def _acquire_or_pause(
 
 async def _acquire_once(saver: BaseCheckpointSaver, environment: Environment, thread_id: str, owner: Owner) -> Lease:
     now = environment.now()
-    return await acquire(saver, thread_id, owner, now=now, expires_at=now + LEASE_SECONDS)
+    return await acquire(saver, thread_id, owner, now=now, expires_at=now + saver.lease_seconds)

@@ -108,6 +108,45 @@ async def rejoin(
         raise RecordedFailureError(**reader.failure)
 
 
+async def follow(
+    sink: Buffer,
+    subscription: Subscription,
+    after: Cursor,
+    saver: BaseCheckpointSaver,
+    thread_id: str,
+    codec: Codec,
+    live: LiveRuns,
+    wait: Callable[[], Awaitable[bool]],
+    *,
+    run_id: str | None,
+    coerce: Callable[[RawPart], Coerce | None],
+) -> None:
+    """Publish all parts after a cursor, and those to come. This never runs code of the graph and takes no lease.
+
+    Args:
+        sink, subscription, after, saver, thread_id, codec, live, coerce: as for `rejoin`.
+        wait: returns when there may be more parts: True if more may follow after these, False if these are the last.
+        run_id: the run that is followed; None to follow all runs of the thread.
+
+    Raises:
+        InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
+    """
+    reader = _ReconnectingReader(sink, subscription, after, saver, thread_id, codec, coerce)
+    sink.set_start_cursor(str(after))
+    sink.begin()
+    more = True
+    while True:
+        running = [each for each in live.joinable(thread_id) if run_id in (None, each.run_id)]
+        if running and more:
+            await reader.follow(running[0])
+        else:
+            await reader.show_stored(over=not more)
+        if not more:
+            break
+        more = await wait()
+    subscription.status = reader.ended
+
+
 class _ReconnectingReader(msgspec.Struct):
     """A reader that reconnects.
 

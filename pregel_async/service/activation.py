@@ -1,0 +1,294 @@
+"""Work on one queued thread: acquire its lease, take a run, execute it, and store how it ended.
+
+All that a worker decides about a run, it decides while it holds the thread's lease: whether the input is stored
+already, whether the run was cancelled, and how it ended. Each write compares the lease's epoch. So a worker that was
+stopped, and whose thread was taken over meanwhile, changes nothing when it continues.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import anyio
+import msgspec
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import StorageError, ThreadBusyError
+from checkpoint_savers.lease import acquire, release
+from checkpoint_savers.owner import this_process
+from checkpoint_savers.records import Lease
+from checkpoint_savers.runs.decisions import RunOutcome
+from checkpoint_savers.runs.port import RunStore
+from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow, ThreadStatus
+from checkpoint_savers.upkeep.pruning import forget_run
+
+from .._api.attributes import stored_through
+from .._api.compiled import Graph
+from .._api.json_encoder import JsonEncoder
+from .._runtime.observing.error_text import described
+from .._runtime.platform.environment import Environment
+from .._runtime.streaming.stream import GraphStream
+from ..errors import GraphDrained
+from ..runtime import RunControl
+from ..types import StateSnapshot
+from .call import StoredCall, codec_of, read_call
+from .held_saver import held
+from .runs import Run
+
+log = logging.getLogger("pregel_async.service")
+
+ContextOf: TypeAlias = Callable[[Run], Awaitable[Any] | Any]
+"""Makes the context of a run's nodes, on the worker, for each attempt."""
+
+MAX_SUMMARY = 16 * 1024
+"""Bytes of JSON that a thread's row holds of its state. Keys whose values do not fit are left out."""
+
+_REST: Mapping[RunStatus, ThreadStatus] = {"error": "error", "timeout": "error"}
+"""The statuses of runs after which a thread's status is the same whatever is left to run."""
+
+
+class Tools(NamedTuple):
+    """What all activations of a worker share.
+
+    Attributes:
+        saver: the saver of the service.
+        runs: its run store.
+        graphs: the graphs that the worker can run, by name, bound to the saver.
+        context: makes the context of nodes; None to take the stored one.
+        environment: the clock and ids.
+        worker_id: the worker's id.
+        control: drains the runs.
+    """
+
+    saver: BaseCheckpointSaver
+    runs: RunStore
+    graphs: Mapping[str, Graph[Any, Any]]
+    context: ContextOf | None
+    environment: Environment
+    worker_id: str
+    control: RunControl
+
+
+class Execution:
+    """A run in progress, which can be stopped.
+
+    Attributes:
+        stopped_by: why it was stopped: "cancelled" or "timeout"; None if it was not.
+    """
+
+    def __init__(self) -> None:
+        self.stopped_by: Literal["cancelled", "timeout"] | None = None
+        self._scope = anyio.CancelScope()
+        self._stream: GraphStream[Any] | None = None
+
+    async def finish(self, stream: GraphStream[Any], seconds: float | None) -> bool:
+        """Run to the end.
+
+        Args:
+            stream: the run's stream, not read yet.
+            seconds: how long it may take; None for no limit.
+
+        Returns:
+            False if it was stopped before its end.
+        """
+        self._stream = stream
+        if seconds is not None:
+            self._scope.deadline = anyio.current_time() + seconds
+        with self._scope:
+            await stream.finish()
+        if self._scope.cancelled_caught and self.stopped_by is None:
+            self.stopped_by = "timeout"
+        return not self._scope.cancelled_caught
+
+    def cancel(self) -> None:
+        """Stop the run for good: no other process resumes it."""
+        self.stopped_by = "cancelled"
+        if self._stream is not None:
+            self._stream.dismiss()
+        self._scope.cancel()
+
+
+class Activation:
+    """The work on one thread, until one run of it has ended or was given back.
+
+    Args:
+        tools: what the worker's activations share.
+        thread: the thread's row, as it was found queued.
+
+    Attributes:
+        run_id: the run that was taken; "" before.
+        execution: its execution; None if it is not executed.
+        was_refused: another owner has the thread's lease.
+    """
+
+    def __init__(self, tools: Tools, thread: RunThreadRow) -> None:
+        self.run_id = ""
+        self.execution: Execution | None = None
+        self.was_refused = False
+        self._tools = tools
+        self._thread = thread
+
+    async def work(self) -> None:
+        """Take a run of the thread and execute it. Does nothing if another worker has the thread.
+
+        Failures of the run are stored with it. Failures of storage are logged: the lease lapses, and another worker
+        takes the run.
+        """
+        tools = self._tools
+        try:
+            lease = await self._acquire()
+        except ThreadBusyError:
+            self.was_refused = True  # another worker was faster, or a caller runs the thread: it is looked at again
+            return
+        try:
+            row = await tools.runs.take(lease, self._thread.activation_no, worker=tools.worker_id)
+            if row is not None:
+                self.run_id = row.run_id
+                await self._execute(lease, row)
+        except ThreadBusyError as error:
+            if not error.lost:
+                raise
+            log.warning("run %s of thread %r was taken over by another worker", self.run_id, lease.thread_id)
+        except BaseException as error:
+            # The rows stay as they are, and the keeper queues the thread again: it sees that nobody has the lease.
+            with anyio.CancelScope(shield=True):
+                await self._release(lease)
+            if not isinstance(error, StorageError):
+                raise
+            log.exception("run %s of thread %r: storage failed; it will be taken again", self.run_id, lease.thread_id)
+
+    async def _acquire(self) -> Lease:
+        saver, now = self._tools.saver, self._tools.saver.clock()
+        owner = this_process(self._tools.environment.new_id())
+        return await acquire(saver, self._thread.thread_id, owner, now=now, expires_at=now + saver.lease_seconds)
+
+    async def _release(self, lease: Lease) -> None:
+        with contextlib.suppress(StorageError):  # the lease lapses
+            await release(self._tools.saver, lease)
+
+    async def _execute(self, lease: Lease, row: RunRow) -> None:
+        """Execute a run that was taken, and store how it ended."""
+        runs, graph = self._tools.runs, self._tools.graphs[row.request.assistant]
+        status: RunStatus | None = "cancelled"
+        error: RunError | None = None
+        if row.cancel is None:
+            try:
+                status = await self._status(lease, row, graph)
+            except (ThreadBusyError, StorageError) as failure:
+                if isinstance(failure, StorageError) or failure.lost:
+                    raise
+                status, error = "error", error_of(failure)
+            except Exception as failure:
+                status, error = "error", error_of(failure)
+            except anyio.get_cancelled_exc_class():
+                # The worker is being stopped, and its grace is over.
+                with anyio.CancelScope(shield=True):
+                    await runs.give_back(lease, row.run_id)
+                raise
+        with anyio.CancelScope(shield=True):
+            if status is None:
+                await runs.give_back(lease, row.run_id)
+            else:
+                await self._end(lease, row, status, error)
+
+    async def _status(self, lease: Lease, row: RunRow, graph: Graph[Any, Any]) -> RunStatus | None:
+        """Run the graph. Return the run's final status; None if the worker drains and work is left.
+
+        Raises:
+            Exception: the run has failed.
+        """
+        tools, self.execution = self._tools, Execution()
+        call = read_call(row.request.payload, codec_of(graph), f"run {row.run_id!r}")
+        context = call.context
+        if tools.context is not None:
+            context = tools.context(Run.from_row(row))
+            if inspect.isawaitable(context):
+                context = await context
+        first = partial(tools.runs.begin, lease, row.run_id)
+        stream = stored_through(graph, held(tools.saver, lease, first)).astream(
+            None if row.begun else call.input,
+            _config(call, row),
+            context=context,
+            control=tools.control,
+            **call.options,
+        )
+        limit = row.request.time_limit
+        seconds = None if limit is None else limit - (tools.saver.clock() - row.started_at)
+        try:
+            finished = await self.execution.finish(stream, seconds)
+        except GraphDrained:
+            return None
+        if not finished:
+            return self.execution.stopped_by
+        return "success" if stream.status == "done" else "interrupted"
+
+    async def _end(self, lease: Lease, row: RunRow, status: RunStatus, error: RunError | None) -> None:
+        """Store how a run ended, and release the lease."""
+        tools = self._tools
+        current = row if status != "cancelled" else await tools.runs.get_run(row.run_id)
+        if current is not None and status == "cancelled" and current.cancel == "rollback":
+            await forget_run(tools.saver, lease, row.run_id)
+        outcome = await self._outcome(row, status, error)
+        await tools.runs.end(lease, row.run_id, outcome, take_next=False)
+
+    async def _outcome(self, row: RunRow, status: RunStatus, error: RunError | None) -> RunOutcome:
+        """Return how a run ended, and how it left its thread."""
+        graph = self._tools.graphs[row.request.assistant]
+        try:
+            state = await graph.aget_state({"configurable": {"thread_id": row.thread_id}})
+            rest: ThreadStatus = "interrupted" if state.next else "idle"
+            values, interrupts = _summary(state), _questions(state)
+        except StorageError:
+            raise
+        except Exception as failure:  # the stored state does not fit the graph's code
+            log.exception("run %s of thread %r: its state cannot be read", row.run_id, row.thread_id)
+            rest, values, interrupts = "error", None, {}
+            error = error or error_of(failure)
+        return RunOutcome(
+            status=status, rest=_REST.get(status, rest), error=error, values=values, interrupts=interrupts
+        )
+
+
+def error_of(failure: BaseException) -> RunError:
+    """Return an exception as it is stored.
+
+    Args:
+        failure: the exception.
+    """
+    kind, text = described(failure)
+    return RunError(type=kind, message=text)
+
+
+def _config(call: StoredCall, row: RunRow) -> dict[str, Any]:
+    """Return the config of an attempt."""
+    configurable = {**call.config.get("configurable", {}), "thread_id": row.thread_id}
+    if row.begun:  # the run continues where it was, and not where it began
+        for key in ("checkpoint_id", "checkpoint_ns", "checkpoint_map"):
+            configurable.pop(key, None)
+    return {**call.config, "configurable": configurable, "run_id": row.run_id}
+
+
+_JSON = JsonEncoder()
+
+
+def _summary(state: StateSnapshot[Any]) -> dict[str, Any]:
+    """Return a state as JSON values, without keys for which there is no room."""
+    values = state.values if isinstance(state.values, dict) else {"value": state.values}
+    room, summary = MAX_SUMMARY, dict[str, Any]()
+    for key, value in values.items():
+        data = _JSON(value)
+        if len(data) <= room:
+            room -= len(data)
+            summary[str(key)] = msgspec.json.decode(data)
+    return summary
+
+
+def _questions(state: StateSnapshot[Any]) -> dict[str, Any]:
+    """Return the open questions as JSON values, by task id."""
+    asked = {task.id: [{"id": each.id, "value": each.value} for each in task.interrupts] for task in state.tasks}
+    return {task_id: msgspec.json.decode(_JSON(questions)) for task_id, questions in asked.items() if questions}

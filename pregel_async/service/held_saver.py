@@ -1,0 +1,103 @@
+"""A saver under a lease that a worker holds: the run works under it, and does not release it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.records import Commit, Lease, Owner, TaskRecord, Waiter
+
+
+class _HeldSaver:
+    """Wraps a saver for one run of one thread; see `held`.
+
+    Args:
+        saver: the saver.
+        lease: the thread's lease.
+        store_first: see `held`.
+    """
+
+    # All else is delegated by `__getattr__`: the saver is the user's object, and may be of any class.
+
+    def __init__(
+        self, saver: BaseCheckpointSaver, lease: Lease, store_first: Callable[[Commit], Awaitable[None]]
+    ) -> None:
+        self._saver = saver
+        self._lease = lease
+        self._first: tuple[Callable[[Commit], Awaitable[None]], ...] = (store_first,)  # empty once it was called
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._saver, name)
+
+    @property
+    def commit_is_shielded(self) -> bool:
+        # Only the saver's own commit is.
+        return not self._first and self._saver.commit_is_shielded
+
+    @property
+    def begins_commits(self) -> bool:
+        # A commit that is begun without a waiter cannot be stored together with rows of the service.
+        return not self._first and self._saver.begins_commits
+
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+        return self._lease
+
+    async def release(self, lease: Lease) -> None:
+        """Do nothing: the worker releases the lease when it has stored how the run ended."""
+
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        commit = _unreleasing(commit)
+        if self._first and _is_of_root(commit):
+            await self._take_first()(commit)
+        else:
+            await self._saver.commit(lease, commit)
+
+    def begin_commit(self, lease: Lease, commit: Commit, waiter: Waiter) -> Callable[[], None]:
+        return self._saver.begin_commit(lease, _unreleasing(commit), waiter)
+
+    async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
+        if self._first and any(not record.ns for record in records):
+            commit = Commit(rows=(), expected_head=None, records=tuple(records), expires_at=expires_at)
+            await self._take_first()(commit)
+        else:
+            await self._saver.record(lease, records, expires_at=expires_at)
+
+    def _take_first(self) -> Callable[[Commit], Awaitable[None]]:
+        (store_first,), self._first = self._first, ()
+        return store_first
+
+
+def held(
+    saver: BaseCheckpointSaver, lease: Lease, store_first: Callable[[Commit], Awaitable[None]]
+) -> BaseCheckpointSaver:
+    """Return a saver for one run under a lease that the caller holds.
+
+    The run acquires this lease in place of one of its own, and leaves its release to the caller. So the caller can
+    decide under the lease what the run is to do, and store how it ended before any other run can begin.
+
+    Args:
+        saver: the saver.
+        lease: the thread's lease.
+        store_first: stores the first transaction of the called graph, which has the run's input or its answers. The
+            caller stores rows of its own in the same transaction.
+
+    Returns:
+        The saver, wrapped.
+    """
+    return cast("BaseCheckpointSaver", _HeldSaver(saver, lease, store_first))
+
+
+def _unreleasing(commit: Commit) -> Commit:
+    return replace(commit, releases=False) if commit.releases else commit
+
+
+def _is_of_root(commit: Commit) -> bool:
+    """Return True if a transaction is one of the called graph. Others store its subgraphs, or events alone."""
+    if commit.rows:
+        return not commit.rows[-1].ns
+    if commit.head is not None:
+        return not commit.head[0]
+    return any(not record.ns for record in commit.records)

@@ -1,0 +1,66 @@
+"""Queue threads again whose worker is gone, and threads that have become due.
+
+Every worker has a keeper, and there is no leader: each change is a transaction that does nothing if the thread has
+changed since it was seen.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import StorageError
+from checkpoint_savers.owner import is_live
+from checkpoint_savers.runs.port import RunStore
+
+from .._runtime.platform.environment import Environment
+
+log = logging.getLogger("pregel_async.service")
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks, at most. A worker that was killed on the same machine is noticed at the next look; on
+another machine, when its lease has lapsed."""
+
+MAX_ACTIVE = 100_000
+"""Number of active threads that a look reads at most: more than all workers together have slots."""
+
+
+class Keeper:
+    """Looks after the threads of a service.
+
+    Args:
+        saver: has the leases of the threads.
+        runs: has their runs.
+        environment: the clock.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver, runs: RunStore, environment: Environment) -> None:
+        self._saver = saver
+        self._runs = runs
+        self._environment = environment
+
+    async def keep(self) -> None:
+        """Look again and again. Failures of storage are logged, and the next look tries again."""
+        pause = min(self._saver.lease_seconds / 3, LOOK_EVERY)
+        while True:
+            try:
+                await self.look()
+            except StorageError:
+                log.exception("threads without a worker cannot be found: trying again")
+            # With jitter, so that the keepers of many workers do not look at the same moment.
+            await self._environment.sleep(pause * (0.5 + self._environment.jitter() / 2))
+
+    async def look(self) -> int:
+        """Queue all threads that a worker is to take.
+
+        Returns:
+            The number of threads that were queued.
+        """
+        queued = 0
+        for active in await self._runs.active(limit=MAX_ACTIVE):
+            owner = active.owner
+            if owner is None or not is_live(owner, active.expires_at, now=self._saver.clock()):
+                queued += await self._runs.requeue(active.thread)
+        for thread in await self._runs.due():
+            queued += await self._runs.requeue(thread)
+        return queued

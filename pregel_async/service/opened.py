@@ -1,0 +1,52 @@
+"""What an open service has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.errors import RunNotFoundError
+from checkpoint_savers.runs.port import RunStore
+from checkpoint_savers.runs.rows import RunRow
+
+from .._api.compiled import Graph
+from .errors import UnknownGraphError
+from .worker import WorkLoop
+
+
+class OpenService:
+    """What an open service has.
+
+    Attributes:
+        saver, runs: the saver and its run store.
+        graphs: the graphs, bound to the saver.
+        loop: the worker; None if this process only accepts runs.
+    """
+
+    def __init__(
+        self, saver: BaseCheckpointSaver, runs: RunStore, graphs: Mapping[str, Graph[Any, Any]], loop: WorkLoop | None
+    ) -> None:
+        self.saver = saver
+        self.runs = runs
+        self.graphs = graphs
+        self.loop = loop
+
+    def graph(self, name: str) -> Graph[Any, Any]:
+        """Return a graph. Raises `UnknownGraphError`."""
+        found = self.graphs.get(name)
+        if found is None:
+            raise UnknownGraphError(name, self.graphs)
+        return found
+
+    def look_for_cancellations(self) -> None:
+        """Have the worker of this process stop cancelled runs at once."""
+        if self.loop is not None:
+            self.loop.look.set()
+
+    async def row(self, run_id: str) -> RunRow:
+        """Return a run. Raises `RunNotFoundError`, also if it was rolled back."""
+        row = await self.runs.get_run(run_id)
+        if row is None or row.hidden:
+            raise RunNotFoundError(run_id)
+        return row
