@@ -161,18 +161,20 @@ def take(found: Found, activation_no: int, *, epoch: int, worker: str) -> Change
     return _taken(found, active, [], worker)
 
 
-def begin(found: Found, *, epoch: int) -> Changes[None]:
+def begin(found: Found, *, epoch: int, first_event: str = "") -> Changes[None]:
     """Note that a run's input is stored in the thread, and that it has committed a superstep.
 
     Args:
         found: the thread's rows, with the run.
         epoch: of the lease.
+        first_event: the cursor before the run's first event. Of the first attempt alone it is stored.
 
     Raises:
         ThreadBusyError: with `lost=True`: the run was taken under another lease since.
     """
     thread, run = _held(found, epoch)
-    return _settled(found, thread, [replace(run, begun=True, stalls=0)], None)
+    begun = replace(run, begun=True, stalls=0, first_event=run.first_event or first_event)
+    return _settled(found, thread, [begun], None)
 
 
 def end(found: Found, outcome: RunOutcome, *, epoch: int, take_next: bool = True) -> Changes[RunRow | None]:
@@ -267,9 +269,10 @@ def _ended(
 
 def _taken(found: Found, thread: RunThreadRow, changed: list[RunRow], worker: str) -> Changes[RunRow | None]:
     """Take the first run that is due, of those that are open after the changes. End those that may not be taken."""
-    # A running one comes first: its worker died, and the thread is in the midst of it.
-    due = sorted(_due(_open_after(found, changed), found.now), key=lambda run: (run.status != "running", run.order))
-    for run in due:
+    due = _due(_open_after(found, changed), found.now)
+    while due:
+        run = _first(due)
+        due.remove(run)
         error = None if run.cancel is not None else _refusal(run, found.now)
         if error is not None:
             changed.append(_ended(run, "error" if error is STALLED else "timeout", found.now, error=error))
@@ -321,9 +324,21 @@ def _queued_if_due(thread: RunThreadRow, runs: Sequence[RunRow], now: float) -> 
     due = _due(runs, now)
     if not due:  # also of a queued thread, whose last due run was cancelled: the wake-up for it is stale
         return replace(thread, activation="none", wake_at=min((run.request.due for run in runs), default=0.0))
-    priority = max(run.request.priority for run in due)
-    if thread.activation == "queued" and thread.priority >= priority:
+    first, priority = _first(due), max(run.request.priority for run in due)
+    route = first.request.assistant
+    if thread.activation == "queued" and thread.priority >= priority and thread.route == route:
         return thread
     return replace(
-        thread, activation="queued", activation_no=thread.activation_no + 1, activation_at=now, priority=priority
+        thread,
+        activation="queued",
+        activation_no=thread.activation_no + 1,
+        activation_at=now,
+        priority=priority,
+        route=route,
+        stalls=first.stalls,
     )
+
+
+def _first(due: Iterable[RunRow]) -> RunRow:
+    """Return the due run that is taken next: one that is running still, as its worker died in the midst of it."""
+    return min(due, key=lambda run: (run.status != "running", run.order))

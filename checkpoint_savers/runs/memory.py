@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -137,13 +137,17 @@ class InMemoryRuns(RunStore):
         with self._lock:
             return self._runs.get(run_id)
 
+    async def get_runs(self, run_ids: Collection[str]) -> tuple[RunRow, ...]:
+        with self._lock:
+            return tuple([self._runs[run_id] for run_id in run_ids if run_id in self._runs])
+
     async def get_thread(self, thread_id: str) -> RunThreadRow | None:
         with self._lock:
             return self._row(thread_id)
 
-    async def queued(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
+    async def queued(self, *, routes: Collection[str] = (), limit: int = PAGE) -> tuple[RunThreadRow, ...]:
         with self._lock:
-            found = [row for row in self._rows() if row.activation == "queued"]
+            found = [row for row in self._rows() if row.activation == "queued" and (not routes or row.route in routes)]
         return _first(found, limit, lambda row: (-row.priority, row.activation_at))
 
     async def due(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:

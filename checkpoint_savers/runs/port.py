@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
@@ -101,12 +101,21 @@ class RunStore(ABC):
         """Return a run; None if there is none with this id. Rolled back ones are returned, too."""
 
     @abstractmethod
+    async def get_runs(self, run_ids: Collection[str]) -> tuple[RunRow, ...]:
+        """Return those of these runs that there are, in any order. Rolled back ones are returned, too."""
+
+    @abstractmethod
     async def get_thread(self, thread_id: str) -> RunThreadRow | None:
         """Return the row of a thread; None if no run of it was ever accepted."""
 
     @abstractmethod
-    async def queued(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
-        """List threads that wait for a worker: by priority, and then those that have waited longest."""
+    async def queued(self, *, routes: Collection[str] = (), limit: int = PAGE) -> tuple[RunThreadRow, ...]:
+        """List threads that wait for a worker: by priority, and then those that have waited longest.
+
+        Args:
+            routes: only threads with one of these routes; empty for all.
+            limit: maximum number of threads.
+        """
 
     @abstractmethod
     async def due(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
@@ -229,15 +238,16 @@ class RunStore(ABC):
         decide = partial(decisions.take, activation_no=activation_no, epoch=lease.epoch, worker=worker)
         return await self.transact(lease.thread_id, decide, lease=lease)
 
-    async def begin(self, lease: Lease, run_id: str, commit: Commit | None = None) -> None:
+    async def begin(self, lease: Lease, run_id: str, commit: Commit | None = None, *, first_event: str = "") -> None:
         """Note that a run's input is stored, and that it makes progress. See `decisions.begin`.
 
         Args:
             lease: the lease under which it was taken.
             run_id: the run.
             commit: the superstep with the input, which is stored in the same transaction.
+            first_event: the cursor before the run's first event.
         """
-        decide = partial(decisions.begin, epoch=lease.epoch)
+        decide = partial(decisions.begin, epoch=lease.epoch, first_event=first_event)
         await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease, commit=commit)
 
     async def end(self, lease: Lease, run_id: str, outcome: RunOutcome, *, take_next: bool = True) -> RunRow | None:

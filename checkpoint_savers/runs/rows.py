@@ -96,6 +96,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         attempt: how many workers have taken it. It never becomes smaller.
         stalls: how many have taken it since it last committed a superstep, except those that gave it back in order.
         begun: True once its input or command is stored in the thread: it is resumed then, and not applied again.
+        first_event: the cursor before its first event; "" until it has begun.
         worker: the worker that has or had it; "" before.
         cancel: the cancellation that was asked for; None for none. It remains after the end.
         cancel_reason: who or what has cancelled it; "" without a cancellation.
@@ -111,6 +112,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     stalls: int = 0
     begun: bool = False
+    first_event: str = ""
     worker: str = ""
     cancel: CancelAction | None = None
     cancel_reason: str = ""
@@ -156,7 +158,9 @@ class RunThreadRow(msgspec.Struct, frozen=True, kw_only=True):
         epoch: of the lease of the activation that is active, or was the last.
         pending: the number of its pending runs.
         runs: the number of its runs, ended ones included.
-        priority: the greatest priority of its pending runs, while it is queued.
+        priority: the greatest priority of its due runs, while it is queued.
+        route: the `assistant` of the run that is taken next, while it is queued: only workers that have it take it.
+        stalls: the stalls of that run.
         wake_at: while no activation is queued or active, when one is due, in unix seconds; 0 for never.
     """
 
@@ -177,4 +181,6 @@ class RunThreadRow(msgspec.Struct, frozen=True, kw_only=True):
     pending: int = 0
     runs: int = 0
     priority: int = 0
+    route: str = ""
+    stalls: int = 0
     wake_at: float = 0.0

@@ -130,12 +130,23 @@ def stream(
     return GraphStream(work, buffer, shape or checked.shape, subscription, cursor=after)
 
 
-def check_call(graph: Definition, given: Any, config: Config | None, options: StreamOptions) -> Settings:
+def check_call(
+    graph: Definition, given: Any, config: Config | None, options: StreamOptions, *, checks_context: bool
+) -> Settings:
     """Check a call that another process is to make. Raises as the call would, before it acquires its thread.
+
+    Args:
+        graph: the graph.
+        given: the input.
+        config: the config.
+        options: the options.
+        checks_context: False if the context is made later.
 
     Returns:
         The settings of the call.
     """
+    if not checks_context:
+        graph = structs.replace(graph, read_context=None)
     asked = options.get("stream_mode")
     checked = _checked(graph, options, graph.stream_mode if asked is None else asked)
     call = _prepare(graph, given, config, options, checked)

@@ -21,7 +21,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.lease import acquire, release
 from checkpoint_savers.owner import this_process
-from checkpoint_savers.records import Lease
+from checkpoint_savers.records import Commit, Lease
 from checkpoint_savers.runs.decisions import RunOutcome
 from checkpoint_savers.runs.port import RunStore
 from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow, ThreadStatus
@@ -32,6 +32,7 @@ from .._api.compiled import Graph
 from .._api.json_encoder import JsonEncoder
 from .._runtime.observing.error_text import described
 from .._runtime.platform.environment import Environment
+from .._runtime.streaming.parts import Cursor
 from .._runtime.streaming.stream import GraphStream
 from ..errors import GraphDrained
 from ..runtime import RunControl
@@ -209,7 +210,7 @@ class Activation:
             context = tools.context(Run.from_row(row))
             if inspect.isawaitable(context):
                 context = await context
-        first = partial(tools.runs.begin, lease, row.run_id)
+        first = partial(_begin, tools.runs, lease, row.run_id)
         stream = stored_through(graph, held(tools.saver, lease, first)).astream(
             None if row.begun else call.input,
             _config(call, row),
@@ -252,6 +253,15 @@ class Activation:
         return RunOutcome(
             status=status, rest=_REST.get(status, rest), error=error, values=values, interrupts=interrupts
         )
+
+
+async def _begin(runs: RunStore, lease: Lease, run_id: str, commit: Commit) -> None:
+    """Store a run's first transaction, with a note that the run's input is stored."""
+    if commit.rows:
+        at = commit.rows[0].parent_id
+    else:
+        at = commit.records[0].checkpoint_id if commit.head is None else commit.head[1]
+    await runs.begin(lease, run_id, commit, first_event=str(Cursor(at or "", lease.epoch, 0)))
 
 
 def error_of(failure: BaseException) -> RunError:

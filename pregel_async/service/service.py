@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 import anyio
 import msgspec
-from checkpoint_savers.runs.queries import Page, RunQuery, ThreadQuery
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.children import start_soon
 from checkpoint_savers.durations import read_seconds
 from checkpoint_savers.errors import ThreadNotFoundError
+from checkpoint_savers.runs.queries import Page, RunQuery, ThreadQuery
 from checkpoint_savers.runs.rows import CancelAction, Multitask, RunRequest, RunStatus, ThreadStatus
 
 from .._api.calls import check_call
@@ -199,9 +199,8 @@ class RunService:
             stream_mode=(stream_mode,) if isinstance(stream_mode, str) else tuple(stream_mode),
             subgraphs=subgraphs,
         )
-        settings = check_call(
-            bound._definition, input, call.config, cast("Any", {**call.options, "context": self._sample(call)})
-        )
+        options = cast("Any", {**call.options, "context": context})
+        settings = check_call(bound._definition, input, call.config, options, checks_context=self._context is None)
         codec = codec_of(bound)
         request = RunRequest(
             run_id=self._environment.new_id(),
@@ -221,10 +220,6 @@ class RunService:
         if multitask in ("interrupt", "rollback"):
             opened.look_for_cancellations()
         return Run.from_row(row)
-
-    def _sample(self, call: StoredCall) -> Any:
-        """Return the context to check. If the worker makes it, there is nothing to check yet."""
-        return call.context
 
     async def join(self, run_id: str, *, timeout: float | None = None) -> RunResult:
         """Wait until a run has ended, wherever it is executed. This neither starts nor cancels it.
@@ -247,8 +242,9 @@ class RunService:
         if graph is None:
             return RunResult(run=run, values=None, interrupts=())
         here: Config = {"configurable": {"thread_id": run.thread_id}}
-        async for state in graph.aget_state_history(here, filter={"run_id": run_id}, limit=1):
-            return RunResult(run=run, values=graph.output_from(state.values), interrupts=state.interrupts)
+        async with aclosing(cast("Any", graph.aget_state_history(here, filter={"run_id": run_id}, limit=1))) as states:
+            async for state in states:
+                return RunResult(run=run, values=graph.output_from(state.values), interrupts=state.interrupts)
         return RunResult(run=run, values=None, interrupts=())
 
     async def _ended(self, run_id: str) -> Run:

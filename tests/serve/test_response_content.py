@@ -20,11 +20,11 @@ from starlette.routing import Route
 
 from checkpoint_savers import InMemorySaver
 from pregel_async import START, Interrupt, StateGraph, StreamWriter, add_messages, interrupt
+from pregel_async._api.json_encoder import JsonEncoder
 from pregel_async.errors import InvalidCursorError
 from pregel_async.serve import graph_endpoint, sse_response
 from pregel_async.serve.event_encoder import EventEncoder, ReaderPosition, parse_event_id
 from pregel_async.serve.failures import log
-from pregel_async._api.json_encoder import JsonEncoder
 from tests.serve.browser import Event, browsing, parsed
 from tests.serve.graphs import CHUNK, Log, asking, chain, logs
 

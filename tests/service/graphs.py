@@ -22,6 +22,7 @@ class Gate:
         self.begun = anyio.Event()
         self.opened = anyio.Event()
         self.cancelled = 0
+        self.left = anyio.Event()  # set when a wait was cancelled
 
     async def wait(self) -> None:
         self.begun.set()
@@ -29,6 +30,7 @@ class Gate:
             await self.opened.wait()
         except anyio.get_cancelled_exc_class():
             self.cancelled += 1
+            self.left.set()
             raise
 
 
