@@ -71,6 +71,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
         error: why it failed; None if it did not.
         values: the root graph's state as JSON values; None to keep what is stored.
         interrupts: the open questions, as JSON values, by task id.
+        last_event: a cursor after the run's last event.
     """
 
     status: RunStatus
@@ -78,6 +79,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     error: RunError | None = None
     values: dict[str, Any] | None = None
     interrupts: dict[str, Any] = {}
+    last_event: str = ""
 
 
 def start(found: Found, request: RunRequest, *, metadata: dict[str, Any] | None = None) -> Changes[RunRow]:
@@ -157,8 +159,36 @@ def take(found: Found, activation_no: int, *, epoch: int, worker: str) -> Change
     thread = found.thread
     if thread is None or thread.activation != "queued" or thread.activation_no != activation_no:
         return Changes(None)
+    due = _due(found.open, found.now)
+    if not due:
+        return _settled(found, replace(thread, activation="none"), [], None)
+    run = _first(due)
+    taken = replace(
+        run,
+        status="running",
+        attempt=run.attempt + 1,
+        stalls=run.stalls + 1,
+        worker=worker,
+        started_at=run.started_at or found.now,
+    )
     active = replace(thread, activation="active", activation_at=found.now, epoch=epoch)
-    return _taken(found, active, [], worker)
+    return _settled(found, active, [taken], taken)
+
+
+def refusal(run: RunRow, now: float) -> tuple[RunStatus, RunError] | None:
+    """Return how a run ends that was taken and is not to be executed; None if it is to be executed.
+
+    Args:
+        run: the run, as `take` returned it.
+        now: the store's time, in unix seconds.
+
+    Returns:
+        Its final status, and why.
+    """
+    if run.stalls > run.request.max_stalls:
+        return "error", STALLED
+    limit = run.request.time_limit
+    return ("timeout", LATE) if limit is not None and now - run.started_at > limit else None
 
 
 def begin(found: Found, *, epoch: int, first_event: str = "") -> Changes[None]:
@@ -177,24 +207,21 @@ def begin(found: Found, *, epoch: int, first_event: str = "") -> Changes[None]:
     return _settled(found, thread, [begun], None)
 
 
-def end(found: Found, outcome: RunOutcome, *, epoch: int, take_next: bool = True) -> Changes[RunRow | None]:
-    """End a run, and take the next one of its thread.
+def end(found: Found, outcome: RunOutcome, *, epoch: int) -> Changes[None]:
+    """End a run. The thread is queued again if another run of it is due.
 
     Args:
         found: the thread's rows, with the run.
         outcome: how it ended.
-        epoch: of the lease.
-        take_next: False to queue the thread for another worker if a run of it is due.
-
-    Returns:
-        The next run, which is `running`; None if there is none to run under this lease: release it.
+        epoch: of the lease, which is to be released.
 
     Raises:
         ThreadBusyError: with `lost=True`: the run was taken under another lease since.
     """
     thread, run = _held(found, epoch)
     hidden = outcome.status == "cancelled" and run.cancel == "rollback"
-    ended = _ended(run, outcome.status, found.now, error=outcome.error, hidden=hidden)
+    ended = _ended(run, outcome.status, found.now, hidden=hidden)
+    ended = replace(ended, error=outcome.error, last_event=outcome.last_event)
     thread = replace(
         thread,
         rest=outcome.rest,
@@ -202,23 +229,22 @@ def end(found: Found, outcome: RunOutcome, *, epoch: int, take_next: bool = True
         values=thread.values if outcome.values is None else outcome.values,
         interrupts=outcome.interrupts,
     )
-    if take_next:
-        return _taken(found, thread, [ended], run.worker)
     return _settled(found, replace(thread, activation="none"), [ended], None)
 
 
-def give_back(found: Found, *, epoch: int) -> Changes[None]:
+def give_back(found: Found, *, epoch: int, last_event: str = "") -> Changes[None]:
     """Return a run that was stopped between two supersteps, so that another worker resumes it.
 
     Args:
         found: the thread's rows, with the run.
         epoch: of the lease, which is to be released.
+        last_event: a cursor after the run's last event so far.
 
     Raises:
         ThreadBusyError: with `lost=True`: the run was taken under another lease since.
     """
     thread, run = _held(found, epoch)
-    given = replace(run, status="pending", stalls=max(0, run.stalls - 1))
+    given = replace(run, status="pending", stalls=max(0, run.stalls - 1), last_event=last_event)
     rest: ThreadStatus = "interrupted" if run.begun else thread.rest
     return _settled(found, replace(thread, activation="none", rest=rest), [given], None)
 
@@ -261,41 +287,8 @@ def _cancelled(run: RunRow, action: CancelAction, reason: str, now: float) -> Ru
     return _ended(run, "cancelled", now, hidden=asked == "rollback")
 
 
-def _ended(
-    run: RunRow, status: RunStatus, now: float, *, error: RunError | None = None, hidden: bool = False
-) -> RunRow:
-    return replace(run, status=status, ended_at=now, error=error, hidden=hidden)
-
-
-def _taken(found: Found, thread: RunThreadRow, changed: list[RunRow], worker: str) -> Changes[RunRow | None]:
-    """Take the first run that is due, of those that are open after the changes. End those that may not be taken."""
-    due = _due(_open_after(found, changed), found.now)
-    while due:
-        run = _first(due)
-        due.remove(run)
-        error = None if run.cancel is not None else _refusal(run, found.now)
-        if error is not None:
-            changed.append(_ended(run, "error" if error is STALLED else "timeout", found.now, error=error))
-            thread = replace(thread, error=error, rest="error")
-            continue
-        taken = replace(
-            run,
-            status="running",
-            attempt=run.attempt + 1,
-            stalls=run.stalls + 1,
-            worker=worker,
-            started_at=run.started_at or found.now,
-        )
-        return _settled(found, thread, [*changed, taken], taken)
-    return _settled(found, replace(thread, activation="none"), changed, None)
-
-
-def _refusal(run: RunRow, now: float) -> RunError | None:
-    """Return why a run may not be taken again; None if it may."""
-    if run.stalls >= run.request.max_stalls:
-        return STALLED
-    limit = run.request.time_limit
-    return LATE if limit is not None and run.started_at and now - run.started_at > limit else None
+def _ended(run: RunRow, status: RunStatus, now: float, *, hidden: bool) -> RunRow:
+    return replace(run, status=status, ended_at=now, hidden=hidden)
 
 
 def _due(runs: Iterable[RunRow], now: float) -> list[RunRow]:

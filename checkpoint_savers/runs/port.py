@@ -250,29 +250,26 @@ class RunStore(ABC):
         decide = partial(decisions.begin, epoch=lease.epoch, first_event=first_event)
         await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease, commit=commit)
 
-    async def end(self, lease: Lease, run_id: str, outcome: RunOutcome, *, take_next: bool = True) -> RunRow | None:
-        """End a run, and take the next one. See `decisions.end`.
+    async def end(self, lease: Lease, run_id: str, outcome: RunOutcome) -> None:
+        """End a run, and release the lease. See `decisions.end`.
 
         Args:
-            lease: the lease under which it was taken. It is released if None is returned.
+            lease: the lease under which it was taken.
             run_id: the run.
             outcome: how it ended.
-            take_next: False to leave further runs of the thread to other workers.
-
-        Returns:
-            The next run to execute under this lease, or None.
         """
-        decide = partial(decisions.end, outcome=outcome, epoch=lease.epoch, take_next=take_next)
-        return await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease)
+        decide = partial(decisions.end, outcome=outcome, epoch=lease.epoch)
+        await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease)
 
-    async def give_back(self, lease: Lease, run_id: str) -> None:
+    async def give_back(self, lease: Lease, run_id: str, *, last_event: str = "") -> None:
         """Return a run that was stopped in order, and release the lease. See `decisions.give_back`.
 
         Args:
             lease: the lease under which it was taken.
             run_id: the run.
+            last_event: a cursor after the run's last event so far.
         """
-        decide = partial(decisions.give_back, epoch=lease.epoch)
+        decide = partial(decisions.give_back, epoch=lease.epoch, last_event=last_event)
         await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease)
 
     async def requeue(self, seen: RunThreadRow) -> bool:

@@ -97,6 +97,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         stalls: how many have taken it since it last committed a superstep, except those that gave it back in order.
         begun: True once its input or command is stored in the thread: it is resumed then, and not applied again.
         first_event: the cursor before its first event; "" until it has begun.
+        last_event: a cursor after its last event, and before those of the thread's next run; "" until it has ended.
         worker: the worker that has or had it; "" before.
         cancel: the cancellation that was asked for; None for none. It remains after the end.
         cancel_reason: who or what has cancelled it; "" without a cancellation.
@@ -113,6 +114,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     stalls: int = 0
     begun: bool = False
     first_event: str = ""
+    last_event: str = ""
     worker: str = ""
     cancel: CancelAction | None = None
     cancel_reason: str = ""

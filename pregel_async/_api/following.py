@@ -20,9 +20,9 @@ def follow(
     graph: Definition,
     thread_id: str,
     after: Cursor,
-    wait: Callable[[], Awaitable[bool]],
+    wait: Callable[[], Awaitable[Cursor | None]],
     *,
-    run_id: str | None,
+    run_id: str,
     stream_mode: StreamMode | Sequence[StreamMode],
     subgraphs: bool,
 ) -> GraphStream[StreamPart]:
@@ -33,7 +33,7 @@ def follow(
         thread_id: the thread.
         after: the cursor of the last part that the reader has.
         wait: see `replay.follow`.
-        run_id: the run that is followed; None for all runs of the thread.
+        run_id: the run that is followed.
         stream_mode: the modes to show.
         subgraphs: parts of subgraphs are shown, too.
 

@@ -22,6 +22,7 @@ from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.lease import acquire, release
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import Commit, Lease
+from checkpoint_savers.runs import decisions
 from checkpoint_savers.runs.decisions import RunOutcome
 from checkpoint_savers.runs.port import RunStore
 from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow, ThreadStatus
@@ -32,6 +33,7 @@ from .._api.compiled import Graph
 from .._api.json_encoder import JsonEncoder
 from .._runtime.observing.error_text import described
 from .._runtime.platform.environment import Environment
+from .._runtime.streaming.event_recorder import MAX_POSITION
 from .._runtime.streaming.parts import Cursor
 from .._runtime.streaming.stream import GraphStream
 from ..errors import GraphDrained
@@ -174,10 +176,13 @@ class Activation:
 
     async def _execute(self, lease: Lease, row: RunRow) -> None:
         """Execute a run that was taken, and store how it ended."""
-        runs, graph = self._tools.runs, self._tools.graphs[row.request.assistant]
+        graph = self._tools.graphs[row.request.assistant]
         status: RunStatus | None = "cancelled"
         error: RunError | None = None
-        if row.cancel is None:
+        refusal = decisions.refusal(row, self._tools.saver.clock())
+        if row.cancel is None and refusal is not None:
+            status, error = refusal
+        elif row.cancel is None:
             try:
                 status = await self._status(lease, row, graph)
             except (ThreadBusyError, StorageError) as failure:
@@ -189,11 +194,11 @@ class Activation:
             except anyio.get_cancelled_exc_class():
                 # The worker is being stopped, and its grace is over.
                 with anyio.CancelScope(shield=True):
-                    await runs.give_back(lease, row.run_id)
+                    await self._give_back(lease, row)
                 raise
         with anyio.CancelScope(shield=True):
             if status is None:
-                await runs.give_back(lease, row.run_id)
+                await self._give_back(lease, row)
             else:
                 await self._end(lease, row, status, error)
 
@@ -234,16 +239,23 @@ class Activation:
         current = row if status != "cancelled" else await tools.runs.get_run(row.run_id)
         if current is not None and status == "cancelled" and current.cancel == "rollback":
             await forget_run(tools.saver, lease, row.run_id)
-        outcome = await self._outcome(row, status, error)
-        await tools.runs.end(lease, row.run_id, outcome, take_next=False)
+        outcome = await self._outcome(lease, row, status, error)
+        await tools.runs.end(lease, row.run_id, outcome)
 
-    async def _outcome(self, row: RunRow, status: RunStatus, error: RunError | None) -> RunOutcome:
+    async def _give_back(self, lease: Lease, row: RunRow) -> None:
+        """Return the run to the queue."""
+        chain = await self._tools.saver.read(row.thread_id)
+        at = "" if chain is None else chain.head
+        await self._tools.runs.give_back(lease, row.run_id, last_event=_after_all(at, lease))
+
+    async def _outcome(self, lease: Lease, row: RunRow, status: RunStatus, error: RunError | None) -> RunOutcome:
         """Return how a run ended, and how it left its thread."""
-        graph = self._tools.graphs[row.request.assistant]
+        graph, at = self._tools.graphs[row.request.assistant], ""
         try:
             state = await graph.aget_state({"configurable": {"thread_id": row.thread_id}})
             rest: ThreadStatus = "interrupted" if state.next else "idle"
             values, interrupts = _summary(state), _questions(state)
+            at = state.config["configurable"].get("checkpoint_id", "")
         except StorageError:
             raise
         except Exception as failure:  # the stored state does not fit the graph's code
@@ -251,7 +263,12 @@ class Activation:
             rest, values, interrupts = "error", None, {}
             error = error or error_of(failure)
         return RunOutcome(
-            status=status, rest=_REST.get(status, rest), error=error, values=values, interrupts=interrupts
+            status=status,
+            rest=_REST.get(status, rest),
+            error=error,
+            values=values,
+            interrupts=interrupts,
+            last_event=_after_all(at, lease),
         )
 
 
@@ -262,6 +279,11 @@ async def _begin(runs: RunStore, lease: Lease, run_id: str, commit: Commit) -> N
     else:
         at = commit.records[0].checkpoint_id if commit.head is None else commit.head[1]
     await runs.begin(lease, run_id, commit, first_event=str(Cursor(at or "", lease.epoch, 0)))
+
+
+def _after_all(at: str, lease: Lease) -> str:
+    """Return a cursor after all events under a lease, given the thread's newest checkpoint. The next lease's follow."""
+    return str(Cursor(at, lease.epoch, MAX_POSITION))
 
 
 def error_of(failure: BaseException) -> RunError:

@@ -23,11 +23,11 @@ async def follow_run(
     """See `RunService.follow`."""
     seen = 0
 
-    async def wait() -> bool:
+    async def wait() -> Cursor | None:
         nonlocal seen
         seen = await opened.runs.wait_for_change(seen)
-        row = await opened.runs.get_run(run_id)
-        return row is not None and row.is_open
+        row = await opened.row(run_id)
+        return None if row.is_open else Cursor.parse(row.last_event)
 
     row = await opened.row(run_id)
     cursor = None if after is None else Cursor.parse(after)
@@ -37,6 +37,7 @@ async def follow_run(
     if cursor is None and not row.begun:  # it ended before it began, and has no events
         yield _nothing()
         return
+    seen = 0  # the first look is at once
     graph = opened.graph(row.request.assistant)._definition
     stream = follow(
         graph,

@@ -20,6 +20,9 @@ from .keeper import Keeper
 LOOK_EVERY = 1.0
 """Seconds after which a worker looks for queued threads, even if nothing announced one."""
 
+RETRY_AFTER = 0.25
+"""Seconds after which a worker tries a queued thread again whose lease another owner has."""
+
 CANCEL_PAUSE = 0.02
 """Seconds between two looks for requests of other processes to cancel a run."""
 
@@ -70,6 +73,8 @@ class WorkLoop:
         self._settings = settings
         self._keeper = Keeper(tools.saver, tools.runs, tools.environment)
         self._active: dict[str, Activation] = {}  # by thread
+        self._refused: set[str] = set()  # threads to try later
+        self._background: TaskGroup
         self._draining = anyio.Event()
         self._raced = False  # another worker took a thread that this one tried to take
         self._alone = False  # a run in quarantine is executed: no other one is taken
@@ -91,6 +96,7 @@ class WorkLoop:
     async def work(self) -> None:
         """Work until the service drains, and then until all runs were given back or have ended."""
         async with anyio.create_task_group() as background:
+            self._background = background
             start_soon(background, self._keeper.keep)
             start_soon(background, self._watch_cancellations)
             async with anyio.create_task_group() as group:
@@ -121,7 +127,7 @@ class WorkLoop:
             free = self._settings.slots - len(self._active)
             if not free:
                 return
-            if thread.thread_id in self._active:
+            if thread.thread_id in self._active or thread.thread_id in self._refused:
                 continue
             if thread.stalls >= QUARANTINE:
                 if self._active:
@@ -139,10 +145,20 @@ class WorkLoop:
             # A defect of ours or of a saver's. The worker and its other runs continue; the keeper queues the thread.
             log.exception("the work on thread %r has failed", thread_id)
         finally:
-            self._raced = activation.was_refused
             del self._active[thread_id]
             self._alone = False
+        self._raced = activation.was_refused
+        if activation.was_refused:
+            self._refused.add(thread_id)
+            start_soon(self._background, self._try_later, thread_id)
+        else:
             self._tools.runs.changes.notify()  # a slot is free
+
+    async def _try_later(self, thread_id: str) -> None:
+        """Try a thread again after a while whose lease another owner has: a direct call of the graph, say."""
+        await self._tools.environment.sleep(RETRY_AFTER)
+        self._refused.discard(thread_id)
+        self._tools.runs.changes.notify()
 
     async def _watch_cancellations(self) -> None:
         """Stop runs that are to be cancelled, also by requests of other processes."""

@@ -129,8 +129,8 @@ class Histories(RuleBasedStateMachine):
         self.rows.apply(decisions.begin(self.rows.found(run.run_id), epoch=self.rows.epoch))
 
     @precondition(lambda self: self.running is not None)
-    @rule(status=st.sampled_from(("success", "interrupted", "error")), take_next=st.booleans())
-    def end(self, status: str, take_next: bool) -> None:
+    @rule(status=st.sampled_from(("success", "interrupted", "error")))
+    def end(self, status: str) -> None:
         assert self.running is not None
         run = self.rows.runs[self.running.run_id]
         if run.cancel is not None:
@@ -143,9 +143,9 @@ class Histories(RuleBasedStateMachine):
                 "error": RunOutcome(status="error", rest="error"),
             }[status]
         found = self.rows.found(run.run_id)
-        self.running = self.rows.apply(decisions.end(found, outcome, epoch=self.rows.epoch, take_next=take_next))
+        self.rows.apply(decisions.end(found, outcome, epoch=self.rows.epoch))
+        self.running = None
         assert self.rows.runs[run.run_id].status == outcome.status
-        assert take_next or self.running is None
 
     @precondition(lambda self: self.running is not None)
     @rule()
@@ -223,23 +223,25 @@ class Histories(RuleBasedStateMachine):
         if self.running is not None:
             self.crash()
         rows.now += 100
-        for _ in range(10 * self.accepted + 10):
-            if rows.thread is None or not any(run.is_open for run in rows.runs.values()):
-                break
+        order = []
+        while rows.thread is not None and any(run.is_open for run in rows.runs.values()):
             if rows.thread.activation != "queued":
                 assert rows.apply(decisions.requeue(rows.found(), rows.thread))
-            run, order = rows.take(), []
-            while run is not None:
-                order.append(run.order)
-                found = rows.found(run.run_id)
-                if run.cancel is not None:
-                    ending = RunOutcome(status="cancelled", rest="idle")
-                else:
-                    self.applied[run.run_id] += not run.begun
-                    rows.apply(decisions.begin(found, epoch=rows.epoch))
-                    found, ending = rows.found(run.run_id), RunOutcome(status="success", rest="idle")
-                run = rows.apply(decisions.end(found, ending, epoch=rows.epoch))
-            assert order[1:] == sorted(order[1:])  # the first one may have been running already
+            run = rows.take()
+            assert run is not None
+            order.append(run.order)
+            found = rows.found(run.run_id)
+            refusal = decisions.refusal(run, rows.now)
+            if run.cancel is not None:
+                ending = RunOutcome(status="cancelled", rest="idle")
+            elif refusal is not None:
+                ending = RunOutcome(status=refusal[0], rest="error", error=refusal[1])
+            else:
+                self.applied[run.run_id] += not run.begun
+                rows.apply(decisions.begin(found, epoch=rows.epoch))
+                found, ending = rows.found(run.run_id), RunOutcome(status="success", rest="idle")
+            rows.apply(decisions.end(found, ending, epoch=rows.epoch))
+        assert order[1:] == sorted(order[1:])  # the first one may have been running already
         assert all(not run.is_open for run in rows.runs.values())
         assert len(rows.runs) == self.accepted
         if rows.thread is not None:
@@ -269,19 +271,18 @@ def test_the_same_key() -> None:
 
 
 def test_a_run_that_kills_its_workers_ends() -> None:
-    """After `max_stalls` attempts without a superstep a run ends with an error, and the next one is taken."""
+    """After `max_stalls` attempts without a superstep a run is not executed again."""
     rows = Rows()
     rows.start("poison")
-    rows.start("next")
-    for attempt in (1, 2, 3):
+    for attempt in (1, 2, 3, 4):
         taken = rows.take()
         assert taken is not None and (taken.run_id, taken.attempt) == ("poison", attempt)
+        refusal = decisions.refusal(taken, rows.now)
+        assert (refusal is None) == (attempt < 4)
+        assert refusal is None or (refusal[0], refusal[1].type) == ("error", "RunStalledError")
         assert rows.thread is not None
         assert rows.apply(decisions.requeue(rows.found(), rows.thread))
-    taken = rows.take()
-    assert taken is not None and taken.run_id == "next"
-    poison = rows.runs["poison"]
-    assert poison.status == "error" and poison.error is not None and poison.error.type == "RunStalledError"
+        assert rows.thread.stalls == attempt
 
 
 def test_progress_resets_the_count_of_stalls() -> None:
@@ -314,9 +315,10 @@ def test_a_time_limit_that_passes_without_a_worker() -> None:
     rows.now += 11
     assert rows.thread is not None
     assert rows.apply(decisions.requeue(rows.found(), rows.thread))
-    assert rows.take() is None
-    assert rows.runs["a"].status == "timeout"
-    assert rows.thread.status == "error"
+    taken = rows.take()
+    assert taken is not None
+    refusal = decisions.refusal(taken, rows.now)
+    assert refusal is not None and refusal[0] == "timeout"
 
 
 def test_a_rollback_remains_one() -> None:

@@ -71,12 +71,12 @@ class RunSuite:
 
     async def work(self, saver: BaseCheckpointSaver, runs: RunStore) -> list[str]:
         """Take all runs of the thread that are due, and end them with success. Return their ids."""
-        thread = await self.thread_of(runs)
-        lease = await self.acquire(saver)
-        run = await runs.take(lease, thread.activation_no, worker="w")
         done: list[str] = []
-        while run is not None:
-            done.append(run.run_id)
-            await runs.begin(lease, run.run_id)
-            run = await runs.end(lease, run.run_id, SUCCESS)
+        while (thread := await self.thread_of(runs)).activation == "queued":
+            lease = await self.acquire(saver)
+            run = await runs.take(lease, thread.activation_no, worker="w")
+            if run is not None:
+                done.append(run.run_id)
+                await runs.begin(lease, run.run_id)
+                await runs.end(lease, run.run_id, SUCCESS)
         return done

@@ -35,7 +35,7 @@ class Supersteps(RunSuite):
         assert chain is not None and (chain.head, chain.records) == (cid(1), (record(1, "a"),))
         assert (await self.thread_of(runs)).metadata == {"user": "ada"}
         await saver.commit(lease, commit(row(2, 1, base=1), head=1))
-        assert await runs.end(lease, "a", SUCCESS) is None
+        await runs.end(lease, "a", SUCCESS)
         assert await head_of(saver) == cid(2)
 
     async def test_a_superstep_that_is_refused(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:

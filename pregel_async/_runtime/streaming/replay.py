@@ -116,17 +116,18 @@ async def follow(
     thread_id: str,
     codec: Codec,
     live: LiveRuns,
-    wait: Callable[[], Awaitable[bool]],
+    wait: Callable[[], Awaitable[Cursor | None]],
     *,
-    run_id: str | None,
+    run_id: str,
     coerce: Callable[[RawPart], Coerce | None],
 ) -> None:
     """Publish all parts after a cursor, and those to come. This never runs code of the graph and takes no lease.
 
     Args:
         sink, subscription, after, saver, thread_id, codec, live, coerce: as for `rejoin`.
-        wait: returns when there may be more parts: True if more may follow after these, False if these are the last.
-        run_id: the run that is followed; None to follow all runs of the thread.
+        wait: returns when there may be more parts: None if more may follow after these; the cursor after the last one
+            once the run has ended.
+        run_id: the run that is followed.
 
     Raises:
         InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
@@ -134,16 +135,13 @@ async def follow(
     reader = _ReconnectingReader(sink, subscription, after, saver, thread_id, codec, coerce)
     sink.set_start_cursor(str(after))
     sink.begin()
-    more = True
-    while True:
-        running = [each for each in live.joinable(thread_id) if run_id in (None, each.run_id)]
-        if running and more:
+    while (last := await wait()) is None:
+        running = [each for each in live.joinable(thread_id) if each.run_id == run_id]
+        if running:
             await reader.follow(running[0])
         else:
-            await reader.show_stored(over=not more)
-        if not more:
-            break
-        more = await wait()
+            await reader.show_stored()
+    await reader.show_stored(up_to=last.key, over=True)
     subscription.status = reader.ended
 
 

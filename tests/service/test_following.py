@@ -1,0 +1,100 @@
+"""Following a run: all its parts once and in order, from any process, without running code of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from pregel_async.errors import InvalidCursorError
+from pregel_async.service import RunNotFoundError, RunService
+
+from .graphs import Gate, asking, gated, steps
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+async def within_time() -> AsyncIterator[None]:
+    with anyio.fail_after(30):
+        yield
+
+
+@pytest.fixture
+async def saver() -> AsyncIterator[BaseCheckpointSaver]:
+    yield InMemorySaver()
+
+
+async def names(service: RunService, run_id: str, **options: Any) -> list[str]:
+    """Follow a run to its end, and return the names of the nodes whose updates it showed."""
+    async with service.follow(run_id, stream_mode="updates", **options) as parts:
+        return [name async for part in parts if part["type"] == "updates" for name in part["data"]]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_run_in_progress(elsewhere: bool, saver: BaseCheckpointSaver) -> None:
+    gate = Gate()
+    async with (
+        RunService({"agent": gated(gate)}, saver) as worker,
+        RunService({"agent": gated(Gate())}, saver, work=False) as web,
+    ):
+        run = await web.start("agent", {}, thread_id="t", stream_mode="updates")
+        seen: list[str] = []
+        async with (web if elsewhere else worker).follow(run.run_id, stream_mode="updates") as parts:
+            async for part in parts:
+                assert part["type"] == "updates"
+                seen += part["data"]
+                gate.opened.set()
+        assert seen == ["before", "wait", "after"]
+        assert (await web.get_run(run.run_id)).status == "success"
+        assert await names(web, run.run_id) == seen  # the same after its end
+
+
+async def test_only_the_parts_of_this_run(saver: BaseCheckpointSaver) -> None:
+    async with RunService({"agent": steps("a", "b")}, saver) as service:
+        runs = [await service.start("agent", {}, thread_id="t", stream_mode="updates") for _ in range(3)]
+        for run in runs:
+            await service.join(run.run_id)
+        for run in runs:
+            assert await names(service, run.run_id) == ["a", "b"]
+
+
+async def test_from_a_cursor(saver: BaseCheckpointSaver) -> None:
+    async with RunService({"agent": steps("a", "b", "c")}, saver) as service:
+        run = await service.start("agent", {}, thread_id="t", stream_mode="updates")
+        await service.join(run.run_id)
+        async with service.follow(run.run_id, stream_mode="updates") as parts:
+            first = await anext(aiter(parts))
+        assert await names(service, run.run_id, after=first["cursor"]) == ["b", "c"]
+        with pytest.raises(InvalidCursorError):
+            await names(service, run.run_id, after="nonsense")
+        with pytest.raises(RunNotFoundError):
+            await names(service, "no such run")
+
+
+async def test_leaving_does_not_stop_the_run(saver: BaseCheckpointSaver) -> None:
+    """P7: a follower that leaves cancels nothing."""
+    gate = Gate()
+    async with RunService({"agent": gated(gate)}, saver) as service:
+        run = await service.start("agent", {}, thread_id="t", stream_mode="updates")
+        async with service.follow(run.run_id, stream_mode="updates") as parts:
+            async for _ in parts:
+                break
+        gate.opened.set()
+        assert (await service.join(run.run_id)).values == {"log": ["before", "wait", "after"]}
+
+
+async def test_runs_without_events(saver: BaseCheckpointSaver) -> None:
+    """A run that was cancelled before it began, one that stores no events, and one that asks: the follower ends."""
+    async with RunService({"agent": steps("a"), "ask": asking()}, saver, work=False) as web:
+        never = await web.start("agent", {}, thread_id="t")
+        await web.cancel(never.run_id)
+        assert await names(web, never.run_id) == []
+        silent = await web.start("agent", {}, thread_id="t", stream_mode=())
+        asks = await web.start("ask", {}, thread_id="u", stream_mode="updates")
+        async with RunService({"agent": steps("a"), "ask": asking()}, saver):
+            assert await names(web, silent.run_id) == []
+            assert await names(web, asks.run_id) == ["__interrupt__"]
