@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ..records import Commit, Lease, Owner
 from .decisions import Found
 from .port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work
-from .queries import Position, RunQuery, ThreadQuery, run_position
+from .queries import RowPosition, RunQuery, ThreadQuery, run_position
 from .rows import RunRow, RunThreadRow
 
 T = TypeVar("T")
@@ -158,13 +158,13 @@ class InMemoryRuns(RunStore):
             first = _first(found, limit, lambda row: (row.activation_at,))
             return tuple([ActiveThread(row, *self._saver.owner_of(row.thread_id)) for row in first])
 
-    async def find_runs(self, query: RunQuery, *, after: Position | None, limit: int) -> list[RunRow]:
+    async def find_runs(self, query: RunQuery, *, after: RowPosition | None, limit: int) -> list[RunRow]:
         with self._lock:
             found = [run for run in self._runs.values() if query.matches(run)]
         found.sort(key=run_position, reverse=True)
         return [run for run in found if after is None or run_position(run) < after][: max(limit, 0)]
 
-    async def find_threads(self, query: ThreadQuery, *, after: Position | None, limit: int) -> list[RunThreadRow]:
+    async def find_threads(self, query: ThreadQuery, *, after: RowPosition | None, limit: int) -> list[RunThreadRow]:
         with self._lock:
             found = [row for row in self._rows() if query.matches(row)]
         found.sort(key=query.position, reverse=query.descending)

@@ -137,14 +137,6 @@ class Supersteps(RunSuite):
         with pytest.raises(ThreadNotFoundError):
             await saver.update_thread("bare", {"user": "ada"})
 
-    async def test_metadata_alone_make_a_thread(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
-        """Metadata without a row in the run store are not lost either when a lease is released."""
-        await runs.transact("t", lambda found: Changes(None, metadata={"user": "ada"}))
-        await saver.release(await self.acquire(saver))
-        (header,) = await saver.threads()
-        assert (header.thread_id, header.metadata) == ("t", {"user": "ada"})
-        assert await runs.get_thread("t") is None
-
     @pytest.mark.parametrize("verb", ["delete", "erase", "drop"])
     async def test_a_deleted_thread_has_no_runs(self, saver: BaseCheckpointSaver, runs: RunStore, verb: str) -> None:
         """Deleting a thread deletes its runs, their keys and its row. It may be made again."""
