@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ...abc import BaseCheckpointSaver
-from ...errors import RunNotFoundError, RunOverError, ThreadBusyError
+from ...errors import RunNotFoundError, RunOverError, StorageError, ThreadBusyError
 from ...runs.decisions import Changes, Found, RunOutcome
 from ...runs.port import RunStore
 from ...runs.rows import RunRow
@@ -184,6 +184,16 @@ class Lifecycle(RunSuite):
 
         await in_threads(*[lambda name=f"n{number}": start(name) for number in range(6)])
         assert len({run.run_id for run in started}) == 1
+
+    async def test_an_id_belongs_to_one_run(self, runs: RunStore) -> None:
+        """P3: a run with the id of another one is refused, and nothing is stored of it."""
+        first = await runs.start("t", request("a", priority=1))
+        for thread_id in ("t", "other"):
+            before = await runs.get_thread(thread_id)
+            with pytest.raises(StorageError):
+                await runs.start(thread_id, request("a"), metadata={"user": "ada"})
+            assert await runs.get_thread(thread_id) == before
+        assert await runs.get_run("a") == first
 
     async def test_no_run_is_left_behind(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
         """Runs that are accepted while a worker ends the one before are taken, or their thread is queued."""
