@@ -178,7 +178,7 @@ def read_thread(raw: tuple[Any, ...]) -> RunThreadRow:
         CorruptCheckpointError: a column is damaged.
         UnsupportedFormatError: a later version wrote it.
     """
-    where = location(str(raw[0]), "")
+    where = location(raw[2] if raw[0] is None else raw[0], "")
     found = validated(raw, _ThreadFields, where)
     try:
         row = _read_thread(unseal(found.data, where))

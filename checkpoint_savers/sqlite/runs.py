@@ -20,15 +20,16 @@ from ..runs.port import ActiveThread, Decide, ends_work
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery, contains
 from ..runs.rows import RunRow, RunThreadRow
 from . import writing
-from .rows import location, read_owner
+from .rows import location, read_owner, validated
 from .run_rows import RunColumns, RunThreadColumns, bind_request, bind_run, bind_thread, read_run, read_thread
 
 T = TypeVar("T")
 
 _RUN = f"t.id, {', '.join(f'r.{name}' for name in RunColumns._fields)}, q.data"
-_OF_RUN = "CROSS JOIN thread AS t ON t.key = r.thread LEFT JOIN run_request AS q ON q.key = r.key"
+# LEFT joins, so that a row whose thread or request is missing is reported as damaged, not omitted.
+_OF_RUN = "LEFT JOIN thread AS t ON t.key = r.thread LEFT JOIN run_request AS q ON q.key = r.key"
 _THREAD = f"t.id, t.metadata, {', '.join(f'r.{name}' for name in RunThreadColumns._fields)}"
-_OF_THREAD = "CROSS JOIN thread AS t ON t.key = r.thread"
+_OF_THREAD = "LEFT JOIN thread AS t ON t.key = r.thread"
 
 _KEY = "SELECT key, metadata FROM thread WHERE id = ?"
 _ADD_KEY = "INSERT INTO thread (id, epoch) VALUES (?, 0)"
@@ -276,15 +277,19 @@ def count_runs(db: sqlite3.Cursor, query: RunQuery, after: RowPosition | None) -
     return Slice(_count(db, _run_sources(query)), None)
 
 
+class _ScannedRuns(msgspec.Struct, array_like=True):
+    all: list[tuple[float, str, int, str]]  # created_at, id, key, metadata
+
+
 def _scan_runs(
     db: sqlite3.Cursor, query: RunQuery, after: RowPosition | None, size: int
 ) -> tuple[list[int], RowPosition | None]:
     """Return the keys of the next runs that match, and the position of the last row that was read."""
-    rows: list[tuple[float, str, int, str]] = []
+    rows: list[Any] = []
     for source, values in _run_sources(query):
         page = _page(source, "r.created_at", ", r.key, r.metadata", after=after is not None, descending=True)
         rows += db.execute(page, {**values, **_bounds(after, size)}).fetchall()
-    rows = sorted(rows, reverse=True)[:size]
+    rows = sorted(validated((rows,), _ScannedRuns, "a listing of runs").all, reverse=True)[:size]
     keys = [
         key
         for _, id, key, metadata in rows
