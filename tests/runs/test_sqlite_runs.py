@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,7 @@ MANY = 10_000
 
 
 @contextmanager
-def traced(connection: sqlite3.Connection) -> Iterator[list[str]]:
+def traced(connection: sqlite3.Connection) -> Generator[list[str]]:
     """The statements that a connection executes, with bound values."""
     found: list[str] = []
     connection.set_trace_callback(found.append)
