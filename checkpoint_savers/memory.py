@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from .runs.port import RunStore
 
 
-_NO_METADATA = "{}"
-
-
 class _StoredThread(msgspec.Struct):
     """All that is stored of one thread. Each instance has its own containers: msgspec copies empty defaults."""
 
@@ -53,7 +50,7 @@ class _StoredThread(msgspec.Struct):
     expires_at: float = 0.0
     newest: CheckpointId | None = None
     heads: dict[str, CheckpointId] = {}
-    metadata: str = _NO_METADATA
+    metadata: str = "{}"
     rows: dict[tuple[str, CheckpointId], TextRow] = {}
     chains: dict[tuple[str, CheckpointId], list[CheckpointId]] = {}  # (ns, base) -> ids, sorted
     order: list[tuple[CheckpointId, str]] = []  # sorted
@@ -393,7 +390,7 @@ class InMemorySaver(BaseCheckpointSaver):
         if thread is not None and thread.epoch == lease.epoch and thread.owner == lease.owner:
             thread.owner = None
             # A thread whose first run stored nothing would be listed for ever.
-            if thread.newest is None and thread.metadata == _NO_METADATA and not self._has_runs(lease.thread_id):
+            if thread.newest is None and not self._has_runs(lease.thread_id):
                 del self._threads[lease.thread_id]
 
     def _has_runs(self, thread_id: str) -> bool:

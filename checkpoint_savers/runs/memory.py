@@ -8,10 +8,11 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from ..errors import StorageError
 from ..records import Commit, Lease, Owner
 from .decisions import Found
 from .port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work
-from .queries import Position, RunQuery, ThreadQuery, run_position
+from .queries import RowPosition, RunQuery, ThreadQuery, run_position
 from .rows import RunRow, RunThreadRow
 
 T = TypeVar("T")
@@ -87,6 +88,10 @@ class InMemoryRuns(RunStore):
             )
             changes = decide(found)
             # First what may be refused: there is no rollback here.
+            seen = {run.run_id for run in (*found.open, found.named) if run is not None}
+            for run in changes.runs:
+                if run.run_id not in seen:
+                    self._check_new(run)
             if changes.thread is not None or changes.metadata or commit is not None:
                 self._saver.add(thread_id, changes.metadata, lease, commit)
             for run in changes.runs:
@@ -120,6 +125,10 @@ class InMemoryRuns(RunStore):
 
     def _rows(self) -> list[RunThreadRow]:
         return [replace(row, metadata=self._saver.metadata_of(row.thread_id)) for row in self._threads.values()]
+
+    def _check_new(self, run: RunRow) -> None:
+        if run.run_id in self._runs or run.request.idempotency_key in self._by_key:
+            raise StorageError(f"run {run.run_id!r}: a run with this id or key is stored already. Nothing was stored.")
 
     def _store(self, run: RunRow) -> None:
         self._runs[run.run_id] = run
@@ -162,13 +171,13 @@ class InMemoryRuns(RunStore):
             first = _first(found, limit, lambda row: (row.activation_at,))
             return tuple([ActiveThread(row, *self._saver.owner_of(row.thread_id)) for row in first])
 
-    async def find_runs(self, query: RunQuery, *, after: Position | None, limit: int) -> list[RunRow]:
+    async def find_runs(self, query: RunQuery, *, after: RowPosition | None, limit: int) -> list[RunRow]:
         with self._lock:
             found = [run for run in self._runs.values() if query.matches(run)]
         found.sort(key=run_position, reverse=True)
         return [run for run in found if after is None or run_position(run) < after][: max(limit, 0)]
 
-    async def find_threads(self, query: ThreadQuery, *, after: Position | None, limit: int) -> list[RunThreadRow]:
+    async def find_threads(self, query: ThreadQuery, *, after: RowPosition | None, limit: int) -> list[RunThreadRow]:
         with self._lock:
             found = [row for row in self._rows() if query.matches(row)]
         found.sort(key=query.position, reverse=query.descending)

@@ -12,7 +12,7 @@ from ..records import Commit, Lease, Owner
 from . import decisions
 from .changes import ChangeSignal
 from .decisions import Changes, Found, RunOutcome
-from .queries import RUN_ORDER, Page, Position, RunQuery, ThreadQuery, page_of, read_cursor, run_position
+from .queries import RUN_ORDER, Page, RowPosition, RunQuery, ThreadQuery, page_of, read_cursor, run_position
 from .rows import CancelAction, RunRequest, RunRow, RunThreadRow
 
 T = TypeVar("T")
@@ -71,7 +71,8 @@ class RunStore(ABC):
         It locks the thread, reads its rows, calls `decide`, and writes the changes. They are durable when it returns.
 
         If the changes have a row or metadata of a thread that the saver does not know, they make the saver's thread,
-        too: with epoch 0, and without an owner or a checkpoint. It remains when a lease on it is released.
+        too: with epoch 0, and without an owner or a checkpoint. A thread with a row here remains when a lease on it is
+        released.
 
         An implementation calls `self.changes.notify()` after each transaction that wrote rows of runs or threads, also
         after one that deleted them.
@@ -92,7 +93,8 @@ class RunStore(ABC):
         Raises:
             ThreadBusyError: with `lost=True`: the lease is no longer held, or the commit's head is not the expected
                 one. Nothing was written.
-            StorageError: the database failed, or a row of the commit is stored already. Nothing was written.
+            StorageError: the database failed, or a row of the commit or a new run's id is stored already. Nothing was
+                written.
             ValueError: a commit without a lease.
         """
 
@@ -126,11 +128,13 @@ class RunStore(ABC):
         """List active threads, the longest active ones first, with the owners of their leases."""
 
     @abstractmethod
-    async def find_runs(self, query: RunQuery, *, after: Position | None, limit: int) -> Sequence[RunRow]:
+    async def find_runs(self, query: RunQuery, *, after: RowPosition | None, limit: int) -> Sequence[RunRow]:
         """Return up to `limit` runs, newest first, whose positions are smaller than `after`. See `search_runs`."""
 
     @abstractmethod
-    async def find_threads(self, query: ThreadQuery, *, after: Position | None, limit: int) -> Sequence[RunThreadRow]:
+    async def find_threads(
+        self, query: ThreadQuery, *, after: RowPosition | None, limit: int
+    ) -> Sequence[RunThreadRow]:
         """Return up to `limit` threads behind `after`, in the query's order. See `search_threads`."""
 
     @abstractmethod

@@ -83,15 +83,15 @@ class ThreadQuery(msgspec.Struct, frozen=True, kw_only=True):
             and contains(thread.values or {}, self.values)
         )
 
-    def position(self, thread: RunThreadRow) -> Position:
+    def position(self, thread: RunThreadRow) -> RowPosition:
         """Return the position of a thread in this query's order.
 
         Args:
             thread: the thread.
         """
-        return Position(thread.updated_at if self.sort_by == "updated_at" else thread.created_at, thread.thread_id)
+        return RowPosition(thread.updated_at if self.sort_by == "updated_at" else thread.created_at, thread.thread_id)
 
-    def is_behind(self, thread: RunThreadRow, position: Position) -> bool:
+    def is_behind(self, thread: RunThreadRow, position: RowPosition) -> bool:
         """Return True if a thread comes after a position in this query's order.
 
         Args:
@@ -110,7 +110,7 @@ RUN_ORDER = "runs"
 """The name of the order of runs, as `ThreadQuery.order`."""
 
 
-class Position(NamedTuple):
+class RowPosition(NamedTuple):
     """A position in a listing: the key of the last row of a page. Tuples compare as rows are sorted.
 
     Attributes:
@@ -134,16 +134,16 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     next: str | None
 
 
-def run_position(run: RunRow) -> Position:
+def run_position(run: RunRow) -> RowPosition:
     """Return the position of a run: runs are listed newest first.
 
     Args:
         run: the run.
     """
-    return Position(run.created_at, run.run_id)
+    return RowPosition(run.created_at, run.run_id)
 
 
-def page_of(rows: Sequence[T], limit: int, order: str, position: Callable[[T], Position]) -> Page[T]:
+def page_of(rows: Sequence[T], limit: int, order: str, position: Callable[[T], RowPosition]) -> Page[T]:
     """Return a page of the rows that a store has found.
 
     Args:
@@ -156,7 +156,7 @@ def page_of(rows: Sequence[T], limit: int, order: str, position: Callable[[T], P
     return Page(items, write_cursor(order, position(items[-1])) if items and len(rows) > len(items) else None)
 
 
-def write_cursor(order: str, position: Position) -> str:
+def write_cursor(order: str, position: RowPosition) -> str:
     """Return a position as text.
 
     Args:
@@ -166,7 +166,7 @@ def write_cursor(order: str, position: Position) -> str:
     return urlsafe_b64encode(msgspec.json.encode((order, *position))).decode().rstrip("=")
 
 
-def read_cursor(text: str | None, order: str) -> Position | None:
+def read_cursor(text: str | None, order: str) -> RowPosition | None:
     """Return the position of a cursor.
 
     Args:
@@ -181,13 +181,13 @@ def read_cursor(text: str | None, order: str) -> Position | None:
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         made_in, at, id = msgspec.json.decode(raw, type=tuple[str, float, str])
-        if write_cursor(made_in, Position(at, id)) != text:  # base64 ignores foreign characters
+        if write_cursor(made_in, RowPosition(at, id)) != text:  # base64 ignores foreign characters
             raise ValueError("it was changed")
     except ValueError as error:  # msgspec's, base64's and Unicode's errors are subclasses
         raise ValueError(f"the cursor {text!r} is malformed: pass `next` of the page before") from error
     if made_in != order:
         raise ValueError(f"the cursor {text!r} is malformed: it is of a listing by {made_in}, and this is by {order}")
-    return Position(at, id)
+    return RowPosition(at, id)
 
 
 def contains(found: Any, wanted: Any) -> bool:

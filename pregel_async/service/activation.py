@@ -26,7 +26,7 @@ from checkpoint_savers.runs import decisions
 from checkpoint_savers.runs.decisions import RunOutcome
 from checkpoint_savers.runs.port import RunStore
 from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow, ThreadStatus
-from checkpoint_savers.upkeep.pruning import forget_run
+from checkpoint_savers.upkeep.pruning import without_runs
 
 from .._api.attributes import stored_through
 from .._api.compiled import Graph
@@ -238,7 +238,9 @@ class Activation:
         tools = self._tools
         current = row if status != "cancelled" else await tools.runs.get_run(row.run_id)
         if current is not None and status == "cancelled" and current.cancel == "rollback":
-            await forget_run(tools.saver, lease, row.run_id)
+            change = await without_runs(tools.saver, row.thread_id, (row.run_id,))
+            if change is not None:
+                await tools.saver.rewrite(lease, change)
         outcome = await self._outcome(lease, row, status, error)
         await tools.runs.end(lease, row.run_id, outcome)
 

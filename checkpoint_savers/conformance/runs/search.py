@@ -10,7 +10,7 @@ import pytest
 from ...abc import BaseCheckpointSaver
 from ...runs.decisions import Changes, Found
 from ...runs.port import RunStore
-from ...runs.queries import Position, RunQuery, ThreadQuery, run_position, write_cursor
+from ...runs.queries import RowPosition, RunQuery, ThreadQuery, run_position, write_cursor
 from ...runs.rows import RunRow, RunStatus, RunThreadRow, ThreadStatus
 from ..caches.conformance import Clock
 from .suite import RunSuite, request
@@ -44,7 +44,7 @@ RUN_STATUSES: tuple[tuple[RunStatus, ...], ...] = ((), ("success",), ("pending",
 THREAD_STATUSES: tuple[tuple[ThreadStatus, ...], ...] = ((), ("idle",), ("busy", "error"))
 
 
-class Search(RunSuite):
+class RunSearch(RunSuite):
     async def filled(self, runs: RunStore, clock: Clock) -> tuple[list[RunRow], list[RunThreadRow]]:
         """Store threads and runs of all kinds. Return the runs, newest first, and the threads, last changed first."""
         statuses: tuple[RunStatus, ...] = ("pending", "running", "success", "error")
@@ -174,8 +174,8 @@ class Search(RunSuite):
 
     async def test_a_malformed_cursor(self, runs: RunStore) -> None:
         """It is a ValueError that says so, also a cursor of another listing."""
-        other = write_cursor(ThreadQuery(descending=False).order, Position(1.0, "t"))
-        good = write_cursor(ThreadQuery().order, Position(1.0, "t"))
+        other = write_cursor(ThreadQuery(descending=False).order, RowPosition(1.0, "t"))
+        good = write_cursor(ThreadQuery().order, RowPosition(1.0, "t"))
         for cursor in ("", "x", "ä", good[:-1], good + "!", good[1:], other, "bnVsbA"):
             with pytest.raises(ValueError, match="is malformed"):
                 await runs.search_runs(RunQuery(), after=cursor)

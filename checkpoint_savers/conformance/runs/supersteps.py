@@ -11,7 +11,9 @@ from ...errors import CheckpointError, ThreadBusyError, ThreadNotFoundError
 from ...records import Lease
 from ...runs.decisions import Changes, Found
 from ...runs.port import RunStore
+from ...runs.queries import RunQuery
 from ...runs.rows import RunThreadRow
+from ...upkeep import without_runs
 from ..savers.suite import cid, commit, everything, head_of, record, row
 from .suite import SUCCESS, RunSuite, request
 
@@ -137,14 +139,6 @@ class Supersteps(RunSuite):
         with pytest.raises(ThreadNotFoundError):
             await saver.update_thread("bare", {"user": "ada"})
 
-    async def test_metadata_alone_make_a_thread(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
-        """Metadata without a row in the run store are not lost either when a lease is released."""
-        await runs.transact("t", lambda found: Changes(None, metadata={"user": "ada"}))
-        await saver.release(await self.acquire(saver))
-        (header,) = await saver.threads()
-        assert (header.thread_id, header.metadata) == ("t", {"user": "ada"})
-        assert await runs.get_thread("t") is None
-
     @pytest.mark.parametrize("verb", ["delete", "erase", "drop"])
     async def test_a_deleted_thread_has_no_runs(self, saver: BaseCheckpointSaver, runs: RunStore, verb: str) -> None:
         """Deleting a thread deletes its runs, their keys and its row. It may be made again."""
@@ -165,3 +159,30 @@ class Supersteps(RunSuite):
         assert (again.run_id, again.seq) == ("d", 1)
         assert (await self.thread_of(runs)).metadata == {}
         assert await self.work(saver, runs) == ["d"]
+
+    async def test_checkpoints_of_a_run_are_deleted(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """A run can be rolled back under the lease of its worker, and later: its thread and the runs remain, also if
+        nothing else is stored of the thread."""
+        for name in ("a", "b"):
+            await runs.start("t", request(name))
+        lease = await self.acquire(saver)
+        assert await runs.take(lease, 1, worker="w") is not None
+        await runs.begin(lease, "a", commit(row(1, metadata={"run_id": "a"})))
+        await saver.commit(lease, commit(row(1, ns="child", metadata={"run_id": "a"})))
+        assert await without_runs(saver, "t", {"other"}) is None
+        change = await without_runs(saver, "t", {"a"})
+        assert change is not None
+        await saver.rewrite(lease, change)
+        assert await saver.read("t") is None and await saver.scan("t", None) == ()
+        await runs.end(lease, "a", SUCCESS)
+        lease = await self.acquire(saver)
+        assert await runs.take(lease, 2, worker="w") is not None
+        await runs.begin(lease, "b", commit(row(2, metadata={"run_id": "b"})))
+        await runs.end(lease, "b", SUCCESS)
+        assert await head_of(saver) == cid(2)
+
+        await saver.adelete_for_runs(["b"])
+        assert await saver.scan("t", None) == ()
+        assert [run.run_id for run in (await runs.search_runs(RunQuery(thread_id="t"))).items] == ["b", "a"]
+        (header,) = await saver.threads()
+        assert (header.newest, header.head, header.owner) == (cid(2), None, None)
