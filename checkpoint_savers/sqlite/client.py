@@ -68,6 +68,11 @@ class SqliteClient(OpenedAsync):
             raise
 
     @property
+    def is_open(self) -> bool:
+        """True while it is open: within its `async with`."""
+        return self._worker is not None
+
+    @property
     def _connection(self) -> Worker:
         """The open connection's worker. Raises `SaverClosedError` if it is not open."""
         worker = self._worker  # read once: another thread may close it meanwhile

@@ -94,7 +94,8 @@ class RunService:
             source: Any = self._source
             if not isinstance(source, BaseCheckpointSaver) and callable(source):
                 source = source()
-            saver = await stack.enter_async_context(source) if hasattr(source, "__aenter__") else source
+            opens = hasattr(source, "__aenter__") and not getattr(source, "is_open", False)
+            saver = await stack.enter_async_context(source) if opens else source
             if not isinstance(saver, BaseCheckpointSaver) or saver.runs is None:
                 raise ConfigError(
                     f"a service needs a saver that stores runs, such as SqliteSaver, not a {type(saver).__name__}"

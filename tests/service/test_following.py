@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
 from pregel_async.errors import InvalidCursorError
 from pregel_async.service import RunNotFoundError, RunService
 
@@ -23,9 +24,13 @@ async def within_time() -> AsyncIterator[None]:
         yield
 
 
-@pytest.fixture
-async def saver() -> AsyncIterator[BaseCheckpointSaver]:
-    yield InMemorySaver()
+@pytest.fixture(params=["memory", "sqlite"])
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
+    if request.param == "memory":
+        yield InMemorySaver()
+    else:
+        async with SqliteSaver.from_conn_string(tmp_path / "runs.db") as saver:
+            yield saver
 
 
 async def names(service: RunService, run_id: str, **options: Any) -> list[str]:

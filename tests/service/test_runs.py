@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, ThreadBusyError
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver, ThreadBusyError
 from pregel_async import START, Command, StateGraph
 from pregel_async.errors import ConfigError, InvalidInputError
 from pregel_async.service import (
@@ -36,9 +37,13 @@ async def within_time() -> AsyncIterator[None]:
         yield
 
 
-@pytest.fixture
-async def saver() -> AsyncIterator[BaseCheckpointSaver]:
-    yield InMemorySaver()
+@pytest.fixture(params=["memory", "sqlite"])
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
+    if request.param == "memory":
+        yield InMemorySaver()
+    else:
+        async with SqliteSaver.from_conn_string(tmp_path / "runs.db") as saver:
+            yield saver
 
 
 async def test_from_start_to_result(saver: BaseCheckpointSaver) -> None:

@@ -32,6 +32,8 @@ def script() -> list[Step]:
         _step(lambda runs: runs.start("u", request("c", due=NOW + 5))),
         _under(lambda runs, lease: runs.begin(lease, "b", commit(row(1), records=[record(1, "x")]))),
         _under(lambda runs, lease: runs.end(lease, "b", SUCCESS)),
+        Step(_acquire),
+        _under(lambda runs, lease: runs.take(lease, 3, worker="w")),
         _step(lambda runs: runs.cancel("a", action="rollback")),
         _step(lambda runs: runs.start("t", request("d", multitask="interrupt"))),
         _under(
@@ -39,8 +41,8 @@ def script() -> list[Step]:
         ),
         _under(lambda runs, lease: runs.give_back(lease, "a")),
         Step(_acquire),
-        _under(lambda runs, lease: runs.take(lease, 3, worker="w")),
-        _under(lambda runs, lease: runs.end(lease, "a", RunOutcome(status="cancelled", rest="idle"), take_next=False)),
+        _under(lambda runs, lease: runs.take(lease, 4, worker="w")),
+        _under(lambda runs, lease: runs.end(lease, "a", RunOutcome(status="cancelled", rest="idle"))),
         Step(lambda saver, leases: saver.adelete_thread("u")),
         _step(lambda runs: runs.start("u", request("e"))),
     ]
