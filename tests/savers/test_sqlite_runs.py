@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from checkpoint_savers import SqliteSaver
 from checkpoint_savers.conformance.runs.suite import request
 from checkpoint_savers.conformance.savers.suite import LATER, NOW, here
-from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.errors import CorruptCheckpointError, SaverClosedError, UnsupportedFormatError
 from checkpoint_savers.runs.decisions import Changes, Found
 from checkpoint_savers.runs.port import RunStore
 from checkpoint_savers.runs.queries import RunQuery, ThreadQuery
 from checkpoint_savers.runs.rows import RunRow, RunStatus, RunThreadRow, ThreadStatus
 from checkpoint_savers.sqlite import runs as statements
+from checkpoint_savers.sqlite.schema import VERSION
 from tests.savers.sqlite_cells import cells_of
 
 pytestmark = pytest.mark.anyio
@@ -224,3 +225,30 @@ async def test_many_transactions_share_one(tmp_path: Path) -> None:
         assert {run.run_id for run in page.items} == {f"r{number}" for number in range(20)}
         thread = await saver.runs.get_thread("t")
         assert thread is not None and thread.pending == 20
+
+
+async def test_a_file_that_a_later_version_has_upgraded(tmp_path: Path) -> None:
+    """P11: a program that has the file open writes nothing more of runs."""
+    path = tmp_path / "runs.db"
+    async with SqliteSaver(path) as saver:
+        await saver.runs.start("t", request("a"))
+        with closing(sqlite3.connect(path, isolation_level=None)) as later:
+            later.execute(f"PRAGMA user_version = {VERSION + 1}")
+        with pytest.raises(UnsupportedFormatError):
+            await saver.runs.start("t", request("b"))
+        with closing(sqlite3.connect(path, isolation_level=None)) as later:
+            assert later.execute("SELECT id FROM run").fetchall() == [("a",)]
+
+
+async def test_a_saver_that_is_closed(tmp_path: Path) -> None:
+    """Its run store says so, and works again when the saver is opened again."""
+    saver = SqliteSaver(tmp_path / "runs.db")
+    with pytest.raises(SaverClosedError):
+        await saver.runs.start("t", request("a"))
+    async with saver:
+        await saver.runs.start("t", request("a"))
+    with pytest.raises(SaverClosedError):
+        await saver.runs.get_run("a")
+    async with saver:
+        run = await saver.runs.get_run("a")
+        assert run is not None and run.seq == 1
