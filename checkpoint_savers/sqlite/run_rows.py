@@ -150,6 +150,7 @@ def read_run(raw: tuple[Any, ...]) -> RunRow:
         row = msgspec.convert({**_read_state(unseal(found.data, where)), "request": request}, RunRow)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CorruptCheckpointError(where, f"it cannot be read ({error})") from error
+    # Without this, a listing by a damaged column would show the row in a place where it does not belong.
     if (row.thread_id, *bind_run(row)[:-1]) != tuple(raw[:-2]):
         raise CorruptCheckpointError(where, "its columns do not fit its frame")
     return row

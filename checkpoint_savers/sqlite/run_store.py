@@ -140,6 +140,7 @@ class SqliteRuns(RunStore):
         if now - self._looked_at < self.look_every:
             return False
         self._looked_at = now
+        # The number does not change with writes of the connection itself: `transact` notifies of those.
         connection = self._connection()
         before = self._seen
         self._seen = connection, await connection.run(Job(runs.data_version, writes=False))

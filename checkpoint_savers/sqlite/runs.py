@@ -118,6 +118,7 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
         CorruptCheckpointError: a row is damaged.
         UnsupportedFormatError: raised by `refuse_newer`.
     """
+    # Under the write lock, and also with a lease, which may be older than the upgrade of the file.
     asked.refuse_newer(db)
     lease = asked.lease
     if lease is not None:
@@ -127,6 +128,7 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
     changes = asked.decide(found)
     if changes.thread is not None or changes.runs or changes.metadata:
         _write(db, found, changes, known)
+    # After the rows above: a thread without checkpoints that has no row there is deleted when its lease is released.
     released = False
     if asked.commit is not None:
         writing.commit(db, [asked.commit])
@@ -162,6 +164,8 @@ def _write(db: sqlite3.Cursor, found: Found, changes: Changes[Any], known: tuple
         thread, metadata = known[0], read_metadata(known[1], location(found.thread_id, ""))
     if changes.metadata.keys() - metadata.keys():
         writing.set_metadata(db, thread, with_defaults(metadata, changes.metadata))
+    # A decision changes only runs that it has seen. Any other one is new: an INSERT refuses the id of a stored run, and
+    # an upsert would replace it.
     stored = {run.run_id for run in (*found.open, found.named) if run is not None}
     for run in changes.runs:
         columns = bind_run(run)
@@ -286,6 +290,7 @@ def count_runs(db: sqlite3.Cursor, query: RunQuery, after: RowPosition | None) -
         The number of runs of a slice.
     """
     if query.metadata:
+        # Compared in Python, as in all stores in files and in memory: SQL has no containment.
         keys, end = _scan_runs(db, query, after, SLICE)
         return Slice(len(keys), end)
     return Slice(_count(db, _run_sources(query)), None)
@@ -402,6 +407,7 @@ def _count(db: sqlite3.Cursor, sources: Sequence[tuple[str, dict[str, Any]]]) ->
 
 def _page(source: str, at: str, more: str, *, after: bool, descending: bool) -> str:
     """Return the statement for a page of a listing by time and id."""
+    # A comparison of rows, which an index on both columns serves as one range.
     sign, order = ("<", "DESC") if descending else (">", "ASC")
     behind = f" AND ({at}, r.id) {sign} (:at, :id)" if after else ""
     return f"SELECT {at}, r.id{more} {source}{behind} ORDER BY {at} {order}, r.id {order} LIMIT :limit"

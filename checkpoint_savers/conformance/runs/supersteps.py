@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from ...abc import BaseCheckpointSaver
@@ -95,6 +97,30 @@ class Supersteps(RunSuite):
         """Return the number of the head's checkpoint id; 0 if there is none."""
         head = await head_of(saver)
         return 0 if head is None else int(head[:8])
+
+    async def test_a_caller_that_is_cancelled(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """P3: a cancellation does not interrupt a transaction: when control returns, it is stored whole or not at all,
+        the run together with its superstep."""
+        lease = await self.begun(saver, runs)
+        number = 0
+        for turns in range(20):
+            step = commit(row(number + 1, number or None), head=number or None)
+            started = request(f"r{turns}")
+            async with anyio.create_task_group() as group:
+                group.start_soon(runs.begin, lease, "a", step)
+                group.start_soon(runs.start, "t", started)
+                for _ in range(turns // 2):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+            seen, run = await head_of(saver), await runs.get_run(f"r{turns}")
+            number = 0 if seen is None else int(seen[:8])
+            begun = await runs.get_run("a")
+            assert begun is not None and begun.begun is (number > 0)
+            thread = await self.thread_of(runs)
+            found = await runs.search_runs(RunQuery(thread_id="t"))
+            assert (run is not None) is (run in found.items)
+            assert (thread.runs, thread.pending) == (len(found.items), len(found.items) - 1)
+        assert await runs.end(lease, "a", SUCCESS, take_next=False) is None
 
     async def test_metadata_of_a_thread(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
         """A thread's metadata have one place: `start` sets keys that it lacks, and the saver changes and lists them."""

@@ -7,21 +7,22 @@ import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 import pytest
 from msgspec.structs import replace
 
 from checkpoint_savers import SqliteSaver
-from checkpoint_savers.conformance.runs.suite import SUCCESS, request
-from checkpoint_savers.conformance.savers.suite import LATER, NOW, commit, here, row
-from checkpoint_savers.errors import CorruptCheckpointError
+from checkpoint_savers.conformance.runs.suite import request
+from checkpoint_savers.conformance.savers.suite import LATER, NOW, here
+from checkpoint_savers.errors import CorruptCheckpointError, SaverClosedError, UnsupportedFormatError
 from checkpoint_savers.runs.decisions import Changes, Found
 from checkpoint_savers.runs.port import RunStore
 from checkpoint_savers.runs.queries import RunQuery, ThreadQuery
 from checkpoint_savers.runs.rows import RunRow, RunStatus, RunThreadRow, ThreadStatus
 from checkpoint_savers.sqlite import runs as statements
+from checkpoint_savers.sqlite.schema import VERSION
 from tests.savers.sqlite_cells import cells_of
 
 pytestmark = pytest.mark.anyio
@@ -120,10 +121,12 @@ async def test_no_listing_scans_a_table(tmp_path: Path) -> None:
             statements.due(db, NOW + MANY, 10)
             statements.get_run(db, "r7")
             statements.get_thread(db, "t7")
-            decide: Any = lambda found: Changes(None)  # noqa: E731
             for run_id, key in (("r7", None), (None, "key")):
                 statements.transact(
-                    db, statements.Transaction("t7", decide, run_id, key, None, None, lambda: NOW, lambda db: None)
+                    db,
+                    statements.Transaction(
+                        "t7", lambda found: Changes(None), run_id, key, None, None, lambda: NOW, lambda db: None
+                    ),
                 )
         found = {text for text in executed if text.startswith("SELECT")}
         assert len(found) > 50
@@ -224,18 +227,28 @@ async def test_many_transactions_share_one(tmp_path: Path) -> None:
         assert thread is not None and thread.pending == 20
 
 
-async def test_a_transaction_that_releases_is_noticed(tmp_path: Path) -> None:
-    """Closing the saver releases the leases that are held, and no others: a lease that a transaction has released may
-    have been acquired by another process since."""
+async def test_a_file_that_a_later_version_has_upgraded(tmp_path: Path) -> None:
+    """P11: a program that has the file open writes nothing more of runs."""
     path = tmp_path / "runs.db"
-    async with SqliteSaver(path) as other:
-        async with SqliteSaver(path) as saver:
-            await saver.runs.start("t", request("a"))
-            lease = await saver.acquire("t", here("w"), now=NOW, expires_at=LATER)
-            assert await saver.runs.take(lease, 1, worker="w") is not None
-            await saver.runs.begin(lease, "a", commit(row(1)))
-            assert await saver.runs.end(lease, "a", SUCCESS) is None
-            assert not saver._held_leases  # pyright: ignore[reportPrivateUsage]  # nothing public shows it
-            await other.acquire("t", here("w"), now=NOW, expires_at=LATER)
-        (header,) = await other.threads()
-        assert header.owner is not None
+    async with SqliteSaver(path) as saver:
+        await saver.runs.start("t", request("a"))
+        with closing(sqlite3.connect(path, isolation_level=None)) as later:
+            later.execute(f"PRAGMA user_version = {VERSION + 1}")
+        with pytest.raises(UnsupportedFormatError):
+            await saver.runs.start("t", request("b"))
+        with closing(sqlite3.connect(path, isolation_level=None)) as later:
+            assert later.execute("SELECT id FROM run").fetchall() == [("a",)]
+
+
+async def test_a_saver_that_is_closed(tmp_path: Path) -> None:
+    """Its run store says so, and works again when the saver is opened again."""
+    saver = SqliteSaver(tmp_path / "runs.db")
+    with pytest.raises(SaverClosedError):
+        await saver.runs.start("t", request("a"))
+    async with saver:
+        await saver.runs.start("t", request("a"))
+    with pytest.raises(SaverClosedError):
+        await saver.runs.get_run("a")
+    async with saver:
+        run = await saver.runs.get_run("a")
+        assert run is not None and run.seq == 1
