@@ -28,6 +28,7 @@ from .records import (
     EventRow,
     Header,
     Lease,
+    NamespaceChange,
     Owner,
     Rewrite,
     TaskId,
@@ -114,6 +115,7 @@ class InMemorySaver(BaseCheckpointSaver):
     """
 
     commit_is_shielded = True  # a coroutine that never waits cannot be cancelled
+    commits_others = True
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__(codec=codec, clock=clock)
@@ -146,15 +148,17 @@ class InMemorySaver(BaseCheckpointSaver):
             self._held(lease).expires_at = expires_at
 
     async def commit(self, lease: Lease, commit: Commit) -> None:
-        rows = [text_row(row, pinned=False) for row in commit.rows]
+        changes = (*commit.others, commit)
+        rows = [text_row(row, pinned=False) for change in changes for row in change.rows]
+        heads = [(change, _new_head(change)) for change in changes]
         with self._lock:
             thread = self._held(lease)
             # All checks come before the first change: there is no rollback here, and a commit is all or nothing.
-            head = (rows[-1].ns, rows[-1].checkpoint_id) if rows else commit.head
-            if head is not None and (
-                thread.heads.get(head[0]) != commit.expected_head or not (rows or head in thread.rows)
-            ):
-                raise _lost(lease.thread_id, thread)
+            for change, head in heads:
+                if head is not None and (
+                    thread.heads.get(head[0]) != change.expected_head or not (change.rows or head in thread.rows)
+                ):
+                    raise _lost(lease.thread_id, thread)
             keys = {(row.ns, row.checkpoint_id) for row in rows}
             if len(keys) < len(rows) or not thread.rows.keys().isdisjoint(keys):
                 raise _taken(lease.thread_id, "a checkpoint with one of these ids")
@@ -167,9 +171,9 @@ class InMemorySaver(BaseCheckpointSaver):
                 thread.metadata = write_metadata(with_defaults(known, commit.metadata))
             for row in rows:
                 thread.insert(row)
-            if head is not None:
-                ns, tip = head
-                thread.heads[ns] = tip
+            for _, head in heads:
+                if head is not None:
+                    thread.heads[head[0]] = head[1]
             for event in commit.events:
                 thread.add_event(event)
             for ns, checkpoint_id, task_id in commit.clears:
@@ -457,6 +461,11 @@ def _refused(thread_id: str, reason: str) -> StorageError:
 
 def _taken(thread_id: str, what: str) -> StorageError:
     return StorageError(f"thread {thread_id!r}: {what} is stored already. Nothing was stored.")
+
+
+def _new_head(change: NamespaceChange) -> tuple[str, CheckpointId] | None:
+    """Return the namespace that a commit changes, and its head after that; None if it changes nothing."""
+    return (change.rows[-1].ns, change.rows[-1].checkpoint_id) if change.rows else change.head
 
 
 def _lost(thread_id: str, thread: _StoredThread | None) -> ThreadBusyError:

@@ -29,6 +29,7 @@ from ..records import (
     EventRow,
     Header,
     Lease,
+    NamespaceChange,
     Owner,
     Rewrite,
     TaskRecord,
@@ -69,6 +70,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
 
     commit_is_shielded = True
     begins_commits = True
+    commits_others = True
 
     _client_kind = ClientKind(
         "SqliteSaver", "saver", "inside 'async with SqliteSaver.from_conn_string(...)', or 'with open_sync(...)'"
@@ -187,8 +189,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         columns = writing.CommitColumns(
             lease=lease,
             rows=new,
-            moved=None if commit.head is None else (commit.head[0], write_id(commit.head[1])),
-            expected_head=None if commit.expected_head is None else write_id(commit.expected_head),
+            moves=tuple([moved for each in (*commit.others, commit) for moved in _moved_head(each)]),
             records=records,
             clears=tuple([(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears]),
             expires_at=commit.expires_at,
@@ -394,6 +395,15 @@ def _release_acquired(db: sqlite3.Cursor, acquired: Job[Lease]) -> None:
 class _HasFrame(Protocol):
     @property
     def frame(self) -> bytes: ...
+
+
+def _moved_head(change: NamespaceChange) -> tuple[writing.MovedHead, ...]:
+    """Return the move of a namespace's head without a new checkpoint, as a tuple of one; empty if there is none."""
+    if change.rows or change.head is None:
+        return ()
+    before = None if change.expected_head is None else write_id(change.expected_head)
+    ns, id = change.head
+    return (writing.MovedHead(ns, write_id(id), before),)
 
 
 def _size_of(frames: Sequence[_HasFrame]) -> int:

@@ -124,14 +124,27 @@ def renew(db: sqlite3.Cursor, lease: Lease, expires_at: float) -> None:
     db.execute(_RENEW, (expires_at, check_lease(db, lease)[0]))
 
 
+class MovedHead(NamedTuple):
+    """A namespace whose head moves without a new checkpoint.
+
+    Attributes:
+        ns: the namespace.
+        id: the stored checkpoint that becomes its head.
+        before: the head that is expected before.
+    """
+
+    ns: str
+    id: StoredId
+    before: StoredId | None
+
+
 class CommitColumns(NamedTuple):
     """The fields of a `Commit`, bound, with the lease. Encoded by the caller's thread, before the transaction begins.
 
     Attributes:
         lease: the run's lease.
-        rows: new checkpoints of one namespace, in order.
-        moved: without rows: a namespace and the stored checkpoint that becomes its head.
-        expected_head: the head before.
+        rows: new checkpoints, those of each namespace in order.
+        moves: the heads that move without a new checkpoint.
         records: records to put.
         clears: records to delete: namespace, checkpoint and task id.
         expires_at: the lease's new expiry, in unix seconds.
@@ -142,8 +155,7 @@ class CommitColumns(NamedTuple):
 
     lease: Lease
     rows: Sequence[NewCheckpoint]
-    moved: tuple[str, StoredId] | None
-    expected_head: StoredId | None
+    moves: Sequence[MovedHead]
     records: Sequence[RecordColumns]
     clears: Sequence[tuple[str, StoredId, str]]
     expires_at: float
@@ -170,9 +182,9 @@ def commit(db: sqlite3.Cursor, commits: Iterable[CommitColumns]) -> None:
         if has_rows and not insert(db, [row for each in same for row in each.rows]):
             raise lease_lost(db, same[0].lease.thread_id)
         for each in same:
-            if not has_rows:
-                _move_head(db, each)
-            if each.clears or each.records or each.events or each.metadata or (each.releases and not has_rows):
+            if each.moves or not has_rows:
+                _move_heads(db, each)
+            if each.clears or each.records or each.events or each.metadata or not _is_released_by_rows(each):
                 _store_rest(db, each)
 
 
@@ -180,23 +192,27 @@ def _has_rows(commit: CommitColumns) -> bool:
     return bool(commit.rows)
 
 
-def _move_head(db: sqlite3.Cursor, commit: CommitColumns) -> None:
-    """Check and renew the lease of a commit without rows, and move the head if it is to be moved."""
-    thread, head = check_lease(db, commit.lease)
-    if commit.moved is None:
+def _is_released_by_rows(commit: CommitColumns) -> bool:
+    """Return True if the statement that inserts the commit's rows releases the lease, or no statement is to."""
+    return not commit.releases or bool(commit.rows and not commit.moves)
+
+
+def _move_heads(db: sqlite3.Cursor, commit: CommitColumns) -> None:
+    """Check and renew the lease of a commit, and move the heads that move without a new checkpoint."""
+    thread, root_head = check_lease(db, commit.lease)
+    if not commit.moves:
         db.execute(_RENEW, (commit.expires_at, thread))
-        return
-    ns, tip = commit.moved
-    space = namespace_key(db, thread, ns)
-    if ns:
-        (head,) = db.execute(_HEAD, (space,)).fetchone()
-    if head != commit.expected_head or not is_stored(db, thread, space, tip):
-        raise lease_lost(db, commit.lease.thread_id)
-    if ns:
-        db.execute(_ADVANCE, (commit.expires_at, tip, thread))
-        db.execute(_MOVE_SPACE, (tip, space))
-    else:
-        db.execute(_ADVANCE_ROOT, (commit.expires_at, tip, tip, thread))
+    for ns, tip, before in commit.moves:
+        space, head = namespace_key(db, thread, ns), root_head
+        if ns:
+            (head,) = db.execute(_HEAD, (space,)).fetchone()
+        if head != before or not is_stored(db, thread, space, tip):
+            raise lease_lost(db, commit.lease.thread_id)
+        if ns:
+            db.execute(_ADVANCE, (commit.expires_at, tip, thread))
+            db.execute(_MOVE_SPACE, (tip, space))
+        else:
+            db.execute(_ADVANCE_ROOT, (commit.expires_at, tip, tip, thread))
 
 
 def _store_rest(db: sqlite3.Cursor, commit: CommitColumns) -> None:
@@ -210,7 +226,7 @@ def _store_rest(db: sqlite3.Cursor, commit: CommitColumns) -> None:
     if commit.metadata:
         before = thread_metadata(db, thread, location(commit.lease.thread_id, ""))
         set_metadata(db, thread, with_defaults(before, commit.metadata))
-    if commit.releases and not commit.rows:  # with rows, the statement that inserted them has released it
+    if not _is_released_by_rows(commit):
         _release(db, thread)
 
 
