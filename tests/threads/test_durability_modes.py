@@ -269,6 +269,46 @@ async def test_subgraphs_store_nothing_with_exit_on_success() -> None:
     assert sorted(found) == ["", "", "y", "y", "z", "z"]
 
 
+@pytest.mark.parametrize("stops", [False, True])
+async def test_one_transaction_for_all_graphs_with_exit(stops: bool) -> None:
+    """P4, P5: a run that ends, asks or fails stores the checkpoints and records of all its graphs by one commit."""
+
+    async def asks(state: State) -> dict[str, Any]:
+        return {"log": [interrupt("?")]} if stops else {}
+
+    saver = ControlledSaver(InMemorySaver())
+    keeps, inner = chain(True, "k"), chain(None, "i", "j", j=asks)
+    builder = StateGraph(State).add_node("keeps", keeps).add_node("inner", inner)
+    graph = builder.add_edge(START, "keeps").add_edge(START, "inner").compile(saver)
+    await graph.ainvoke({"log": []}, "t", durability="exit")
+    assert [verb for verb in saver.verbs if verb not in ("acquire", "release")] == ["commit"]
+    spaces = {header.ns.partition(":")[0] async for header, _, _ in walk(saver, "t", None)}
+    assert spaces == {"", "keeps", "inner"} if stops else {"", "keeps"}
+
+
+async def test_a_saver_that_stores_one_namespace_at_a_time() -> None:
+    """P3: with "exit", a saver that does not store several namespaces in one transaction is refused when a subgraph is
+    called, before the subgraph runs. Graphs without subgraphs, and other modes, are not."""
+
+    class OneNamespace(InMemorySaver):
+        commits_others = False
+
+    ran: list[str] = []
+
+    async def runs(state: State) -> dict[str, Any]:
+        ran.append("i")
+        return {}
+
+    saver = OneNamespace()
+    outer = chain(Through(saver), "a", "x", x=chain(None, "i", i=runs))
+    with pytest.raises(ConfigError, match=r"one transaction, which PassingSaver does not offer.*commits_others = True"):
+        await outer.ainvoke({"log": []}, "t", durability="exit")
+    assert not ran
+    await outer.ainvoke(None, "t")
+    assert ran == ["i"]
+    await chain(saver, "a").ainvoke({"log": []}, "u", durability="exit")
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_subgraph_that_keeps_its_state(mode: Durability) -> None:
     """A subgraph that keeps its state continues from call to call within a run and from run to run, alike in every
