@@ -380,6 +380,27 @@ async def test_a_run_that_stops_in_a_subgraph_resumes_in_it(mode: Durability, ke
 
 
 @pytest.mark.parametrize("mode", MODES)
+async def test_a_finished_node_of_a_subgraph_does_not_run_again(mode: Durability) -> None:
+    """P5: a node of a subgraph that has finished when its sibling asks is recorded, in every mode: the resume does not
+    run it again."""
+    ran: list[str] = []
+
+    async def works(state: State) -> dict[str, Any]:
+        ran.append("works")
+        return {"log": ["worked"]}
+
+    async def asks(state: State) -> dict[str, Any]:
+        return {"log": [interrupt("?")]}
+
+    inner = StateGraph(State).add_node("works", works).add_node("asks", asks)
+    middle = chain(None, "m", m=inner.add_edge(START, "works").add_edge(START, "asks").compile())
+    graph = chain(InMemorySaver(), "x", x=middle)
+    await graph.ainvoke({"log": []}, "t", durability=mode)
+    done = await graph.ainvoke(Command(resume="answered"), "t", durability=mode)
+    assert sorted(done["log"]) == ["answered", "worked"] and ran == ["works"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_a_caught_failure_of_a_subgraph(mode: Durability) -> None:
     """A node may catch the failure of a graph that it runs, and call it again: the graph continues where it failed."""
     ran: list[str] = []
