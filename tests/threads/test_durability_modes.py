@@ -380,6 +380,49 @@ async def test_a_run_that_stops_in_a_subgraph_resumes_in_it(mode: Durability, ke
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", ["root", "middle"])
+async def test_a_fork_that_is_cancelled_in_a_subgraph(mode: Durability, place: str) -> None:
+    """P5, P7: if a fork of the root graph or of a subgraph is cancelled while a subgraph in it runs, a resume continues
+    in that subgraph, although the forked graphs have finished no superstep themselves."""
+    ran: list[str] = []
+    hangs: list[anyio.Event] = []
+
+    async def first(state: State) -> dict[str, Any]:
+        ran.append("first")
+        return {"log": ["first"]}
+
+    async def second(state: State) -> dict[str, Any]:
+        for reached in hangs:
+            reached.set()
+            await anyio.sleep_forever()
+        return {"log": ["second"]}
+
+    middle = chain(None, "before", "inner", inner=chain(None, "first", "second", first=first, second=second))
+    graph = chain(InMemorySaver(), "a", "middle", middle=middle)
+    await graph.ainvoke({"log": []}, "t")
+    if place == "root":
+        wanted, history = "middle", graph.aget_state_history("t")
+    else:
+        ns = {header.ns async for header, _, _ in walk(graph.checkpointer, "t", None) if header.ns.count("|") == 0}
+        where = {"configurable": {"thread_id": "t", "checkpoint_ns": max(ns)}}
+        wanted, history = "inner", graph.aget_state_history(where)
+    (start,) = [each.config async for each in history if each.next == (wanted,)]
+    ran.clear()
+    hangs.append(anyio.Event())
+    async with anyio.create_task_group() as group:
+
+        async def run() -> None:
+            await graph.ainvoke(None, start, durability=mode)
+
+        group.start_soon(run)
+        await hangs[0].wait()
+        group.cancel_scope.cancel()
+    hangs.clear()
+    done = await graph.ainvoke(None, "t", durability=mode)
+    assert ran == ["first"] and done["log"][-2:] == ["first", "second"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_a_finished_node_of_a_subgraph_does_not_run_again(mode: Durability) -> None:
     """P5: a node of a subgraph that has finished when its sibling asks is recorded, in every mode: the resume does not
     run it again."""

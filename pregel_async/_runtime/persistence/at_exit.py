@@ -54,12 +54,12 @@ class InnerGraphs:
                 del self._calls[writer.ns]
 
     def reachable(self, *, ended: bool) -> Sequence[AtExitWriter]:
-        """Return the writers of the calls that a resume or a later call can reach, the outermost first.
+        """Return the writers of the calls that a resume or a later call can reach, the innermost first.
 
         Args:
             ended: nothing is left to run, so that only kept states can be reached.
         """
-        return [writer for call, writer in self._ordered() if (call.caller if ended else call.is_needed)]
+        return [writer for call, writer in reversed(self._ordered()) if (call.caller if ended else call.is_needed)]
 
     def _ordered(self) -> list[tuple[LoadedNamespace, AtExitWriter]]:
         """Return the calls, the outermost first."""
@@ -180,15 +180,15 @@ class AtExitWriter(CommitWriter):
         # If the process died between two transactions, a task's record and the kept states that the task has changed
         # would not agree: with the record alone the call is lost, as the task does not run again; with the state alone
         # the call counts twice.
-        inner = [writer for writer in self.graphs.reachable(ended=releases) if writer.has_queued]
-        for writer in reversed(inner):
+        reachable = self.graphs.reachable(ended=releases)
+        for writer in reachable:
             writer.mark_outer_due()
-        self.due = self.due or bool(inner)
-        if not self.has_queued:
+        inner = [writer for writer in reachable if writer.has_queued]
+        if not inner and not self.has_queued:
             return
         root = self.chain.tip
-        writers = (*reversed(inner), self)
-        queued = [(writer, writer.take_queued(root, releases=releases and writer is self)) for writer in writers]
+        queued = [(writer, writer.take_queued(root)) for writer in inner]
+        queued.append((self, self.take_queued(root, releases=releases)))
 
         def mark_stored(commit: Commit) -> None:
             for writer, part in queued:
@@ -210,7 +210,7 @@ class AtExitWriter(CommitWriter):
             for outer in self._outer:
                 outer.due = True
 
-    def take_queued(self, root: CheckpointId | None, *, releases: bool) -> Commit:
+    def take_queued(self, root: CheckpointId | None, *, releases: bool = False) -> Commit:
         """Return a commit of everything queued. Call `mark_all_stored` with it when it is stored.
 
         Args:
