@@ -28,6 +28,7 @@ from .records import (
     EventRow,
     Header,
     Lease,
+    NamespaceChange,
     Owner,
     Rewrite,
     TaskId,
@@ -80,10 +81,14 @@ class _StoredThread(msgspec.Struct):
 
     def commit(self, lease: Lease, commit: Commit) -> None:
         """Store a superstep under a lease that is held. All checks come before the first change."""
-        rows = [text_row(row, pinned=False) for row in commit.rows]
-        head = (rows[-1].ns, rows[-1].checkpoint_id) if rows else commit.head
-        if head is not None and (self.heads.get(head[0]) != commit.expected_head or not (rows or head in self.rows)):
-            raise _lost(lease.thread_id, self)
+        changes = (*commit.others, commit)
+        rows = [text_row(row, pinned=False) for change in changes for row in change.rows]
+        heads = [(change, _new_head(change)) for change in changes]
+        for change, head in heads:
+            if head is not None and (
+                self.heads.get(head[0]) != change.expected_head or not (change.rows or head in self.rows)
+            ):
+                raise _lost(lease.thread_id, self)
         keys = {(row.ns, row.checkpoint_id) for row in rows}
         if len(keys) < len(rows) or not self.rows.keys().isdisjoint(keys):
             raise _taken(lease.thread_id, "a checkpoint with one of these ids")
@@ -94,9 +99,9 @@ class _StoredThread(msgspec.Struct):
         self.set_defaults(lease.thread_id, commit.metadata)
         for row in rows:
             self.insert(row)
-        if head is not None:
-            ns, tip = head
-            self.heads[ns] = tip
+        for _, head in heads:
+            if head is not None:
+                self.heads[head[0]] = head[1]
         for event in commit.events:
             self.add_event(event)
         for ns, checkpoint_id, task_id in commit.clears:
@@ -150,6 +155,7 @@ class InMemorySaver(BaseCheckpointSaver):
     """
 
     commit_is_shielded = True  # a coroutine that never waits cannot be cancelled
+    commits_others = True
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__(codec=codec, clock=clock)
@@ -504,6 +510,11 @@ def _refused(thread_id: str, reason: str) -> StorageError:
 
 def _taken(thread_id: str, what: str) -> StorageError:
     return StorageError(f"thread {thread_id!r}: {what} is stored already. Nothing was stored.")
+
+
+def _new_head(change: NamespaceChange) -> tuple[str, CheckpointId] | None:
+    """Return the namespace that a commit changes, and its head after that; None if it changes nothing."""
+    return (change.rows[-1].ns, change.rows[-1].checkpoint_id) if change.rows else change.head
 
 
 def _lost(thread_id: str, thread: _StoredThread | None) -> ThreadBusyError:

@@ -200,15 +200,28 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
-class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One transaction: the rows that it adds, and the head that it expects.
+class NamespaceChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a commit changes in one namespace: new checkpoints, or another head.
 
-    Without rows and without `head` it expects no head: it stores only records and events.
+    Without rows and without `head` it changes nothing, and expects no head.
 
     Attributes:
         rows: the new checkpoints, oldest first, all of one namespace; the last becomes the namespace's head.
         expected_head: the namespace's current head; None if it has none.
         head: without rows: a namespace, and the stored checkpoint that becomes its head (the tip of another branch).
+    """
+
+    rows: tuple[CheckpointRow, ...]
+    expected_head: CheckpointId | None
+    head: tuple[str, CheckpointId] | None = None
+
+
+class Commit(NamespaceChange, frozen=True, kw_only=True, gc=False):
+    """One transaction: what it changes in a namespace, or in several, and what else it stores.
+
+    Without rows, `head` and `others` it stores only records and events.
+
+    Attributes:
         records: records of tasks of the superstep that this commit closes, or of the one that it opens.
         clears: keys of records that this commit deletes, as (ns, checkpoint_id, task_id).
         expires_at: the lease's new expiry, in unix seconds.
@@ -216,17 +229,17 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         events: stream events to store. If the key of a row is taken, in the thread or among these, the commit fails:
             events that were shown are never replaced by others.
         metadata: entries of the thread's metadata. Each is set if the thread lacks its key, and ignored otherwise.
+        others: the changes of other namespaces, at most one for each. A run with durability "exit" stores the
+            checkpoints of all its graphs like this: its end is one transaction. See `SaverPort.commits_others`.
     """
 
-    rows: tuple[CheckpointRow, ...]
-    expected_head: CheckpointId | None
     records: tuple[TaskRecord, ...] = ()
     clears: tuple[tuple[str, CheckpointId, TaskId], ...] = ()
     expires_at: float
     releases: bool = False
-    head: tuple[str, CheckpointId] | None = None
     events: tuple[EventRow, ...] = ()
     metadata: dict[str, Any] = {}
+    others: tuple[NamespaceChange, ...] = ()
 
 
 class Waiter(NamedTuple):

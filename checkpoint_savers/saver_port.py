@@ -60,11 +60,15 @@ class SaverPort(ABC):
             False.
         begins_commits: True if the saver implements `begin_commit`. A subclass that overrides `commit` must override
             `begin_commit` and set this attribute again, too; otherwise it is False.
+        commits_others: True if `commit` stores `Commit.others`. Runs of graphs with subgraphs and durability "exit"
+            need it, and are refused otherwise: a saver that was written before this field existed would drop the
+            states of subgraphs.
     """
 
     codec: Codec
     clock: Callable[[], float]
     lease_seconds: float = LEASE_SECONDS
+    commits_others: bool = False  # no `ClassVar`: a saver that wraps another one has the other's
 
     commit_is_shielded: ClassVar[bool] = False
     begins_commits: ClassVar[bool] = False
@@ -117,15 +121,15 @@ class SaverPort(ABC):
         """Store a superstep in one transaction. All of it is durable when this returns.
 
         The transaction holds the new rows, records and events, clears records, sets missing keys of the thread's
-        metadata, sets the namespace's head and the lease's expiry, and releases the lease if `commit.releases` is set.
+        metadata, sets the namespaces' heads and the lease's expiry, and releases the lease if `commit.releases` is set.
 
         Args:
             lease: the lease of the calling run.
-            commit: what to store, and the head that the namespace is expected to have.
+            commit: what to store, and the heads that the namespaces are expected to have.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the lease is no longer held, the head is not the expected one, or the
-                checkpoint that is to become the head is not stored.
+            ThreadBusyError: with `lost=True`: the lease is no longer held, a head is not the expected one, or a
+                checkpoint that is to become a head is not stored.
             StorageError: a checkpoint or a row of events with one of these keys is stored already, or the database
                 failed. Nothing was stored.
         """

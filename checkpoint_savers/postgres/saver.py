@@ -80,6 +80,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
     """
 
     commit_is_shielded = True
+    commits_others = True
 
     _layout = SAVER
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ThreadBusyError
 from ..metadata import read_metadata, with_defaults, write_metadata
-from ..records import Commit, EventRow, Lease, TaskRecord
+from ..records import Commit, EventRow, Lease, NamespaceChange, TaskRecord
 from .connections import PostgresCursor
 from .escaping import escape, escape_or_none, unescape
 from .group_commit import QueuedWrite
@@ -28,42 +28,74 @@ from .rows import owner_of, where_of
 CHANNEL = "pregel_saver"
 """The NOTIFY channel on which releases of threads are announced."""
 
-# `MATERIALIZED` fixes that each part is executed once. `held` compares `seq` again under the row lock: the snapshot of
-# `seen` may be older than the lock. Locks are taken with SKIP LOCKED, so that a batch waits for no thread and cannot
-# deadlock with another batch.
-_STATEMENT = """
+# Most commits change one namespace, which is a column of `job`. The further namespaces of a commit are in `other`; a
+# batch without any does not plan these parts.
+_OTHER = """, other AS MATERIALIZED (
+    SELECT * FROM unnest(%b::int[], %b::text[], %b::text[], %b::text[], %b::bool[]) AS o (n, ns, expected, head, is_new)
+)"""
+_OTHERS_FIT = """ AND NOT EXISTS (
+            SELECT FROM other o LEFT JOIN {s}.pregel_heads oh ON oh.thread = t.thread AND oh.ns = o.ns
+            WHERE o.n = j.n AND (oh.checkpoint_id IS DISTINCT FROM o.expected OR NOT o.is_new AND NOT EXISTS (
+                SELECT FROM {s}.pregel_checkpoints c
+                WHERE c.thread = t.thread AND c.checkpoint_id = o.head AND c.ns = o.ns
+            ))
+        )"""
+_NEWEST_OTHER = """, (SELECT max(o.head COLLATE "C") FROM other o WHERE o.n = h.n)"""
+_MOVED_OTHERS = """, moved_others AS (
+    INSERT INTO {s}.pregel_heads (thread, ns, checkpoint_id)
+    SELECT h.thread, o.ns, o.head FROM other o JOIN held h USING (n)
+    ON CONFLICT (thread, ns) DO UPDATE SET checkpoint_id = excluded.checkpoint_id
+)"""
+
+
+def _store_leased(other: str = "", fit: str = "", newest: str = "") -> str:
+    """Return the first parts of the statement.
+
+    Args:
+        other: a part with the further namespaces of commits.
+        fit: the condition that the heads of these are the expected ones.
+        newest: an argument with the newest checkpoint of these.
+    """
+    # `MATERIALIZED` fixes that each part is executed once. `held` compares `seq` again under the row lock: the snapshot
+    # of `seen` may be older than the lock. Locks are taken with SKIP LOCKED, so that a batch waits for no thread and
+    # cannot deadlock with another batch.
+    return f"""
 WITH job AS MATERIALIZED (
     SELECT * FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::text[], %b::bigint[], %b::float8[], %b::bool[],
         %b::text[], %b::text[], %b::text[], %b::bool[], %b::text[], %b::text[])
     AS j (n, thread_id, epoch, run_id, seq, expires_at, releases, ns, expected, head, is_new, metadata, metadata_was)
-), seen AS MATERIALIZED (
+){other}, seen AS MATERIALIZED (
     SELECT j.*, t.thread, t.epoch AS epoch_now, t.seq AS seq_now, t.owner, t.expires_at AS until,
         t.epoch = j.epoch AND t.run_id = j.run_id AS is_held,
         j.ns IS NULL OR h.checkpoint_id IS NOT DISTINCT FROM j.expected AND (j.is_new OR EXISTS (
-            SELECT FROM {s}.pregel_checkpoints c
+            SELECT FROM {{s}}.pregel_checkpoints c
             WHERE c.thread = t.thread AND c.checkpoint_id = j.head AND c.ns = j.ns
-        )) AS fits
+        )){fit} AS fits
     FROM job j
-    LEFT JOIN {s}.pregel_threads t ON t.thread_id = j.thread_id
-    LEFT JOIN {s}.pregel_heads h ON h.thread = t.thread AND h.ns = j.ns
+    LEFT JOIN {{s}}.pregel_threads t ON t.thread_id = j.thread_id
+    LEFT JOIN {{s}}.pregel_heads h ON h.thread = t.thread AND h.ns = j.ns
 ), held AS MATERIALIZED (
     SELECT s.n, s.seq, s.expires_at, s.releases, s.ns, s.head, s.metadata, t.thread,
         s.releases AND t.newest IS NULL AND s.head IS NULL AS is_bare
     FROM seen s
-    JOIN {s}.pregel_threads t
+    JOIN {{s}}.pregel_threads t
         ON t.thread = s.thread AND t.epoch = s.epoch AND t.run_id = s.run_id AND t.seq = s.seq_now
     WHERE s.is_held AND s.fits AND s.seq_now < s.seq AND (s.metadata IS NULL OR s.metadata_was = t.metadata)
     FOR UPDATE OF t SKIP LOCKED
 ), renewed AS (
-    UPDATE {s}.pregel_threads t SET
+    UPDATE {{s}}.pregel_threads t SET
         expires_at = CASE WHEN h.releases THEN NULL ELSE coalesce(h.expires_at, t.expires_at) END,
         run_id = CASE WHEN h.releases THEN NULL ELSE t.run_id END,
         owner = CASE WHEN h.releases THEN NULL ELSE t.owner END,
-        newest = greatest(t.newest, h.head COLLATE "C"),
+        newest = greatest(t.newest, h.head COLLATE "C"{newest}),
         metadata = coalesce(h.metadata, t.metadata),
         seq = h.seq
     FROM held h WHERE t.thread = h.thread AND NOT h.is_bare
 )"""
+
+
+_STATEMENT = _store_leased()
+_STATEMENT_OF_OTHERS = _store_leased(_OTHER, _OTHERS_FIT, _NEWEST_OTHER)
 
 _HEADS = """, moved AS (
     INSERT INTO {s}.pregel_heads (thread, ns, checkpoint_id)
@@ -73,9 +105,9 @@ _HEADS = """, moved AS (
 _ROWS = """, added AS (
     INSERT INTO {s}.pregel_checkpoints
         (thread, checkpoint_id, ns, base_id, parent_id, step, pinned, metadata, frame)
-    SELECT h.thread, r.checkpoint_id, h.ns, r.base_id, r.parent_id, r.step, r.pinned, r.metadata, r.frame
-    FROM unnest(%b::int[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bool[], %b::text[], %b::bytea[])
-        AS r (n, checkpoint_id, base_id, parent_id, step, pinned, metadata, frame)
+    SELECT h.thread, r.checkpoint_id, r.ns, r.base_id, r.parent_id, r.step, r.pinned, r.metadata, r.frame
+    FROM unnest(%b::int[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bool[], %b::text[],
+        %b::bytea[]) AS r (n, checkpoint_id, ns, base_id, parent_id, step, pinned, metadata, frame)
     JOIN held h USING (n)
 )"""
 _CLEARS = """, cleared AS (
@@ -139,6 +171,34 @@ def notify_payload(schema: str, thread_id: str) -> str:
     return hashlib.blake2b(f"{schema}\x00{thread_id}".encode(), digest_size=16).hexdigest()
 
 
+class _ChangedHead(NamedTuple):
+    """A head that a commit sets: the columns of `job` and `other`.
+
+    Attributes:
+        ns: the namespace, escaped; None if the write sets no head.
+        expected: the head before, escaped; None if the namespace is to have none.
+        new: the new head, escaped.
+        is_row: True if the commit stores the new head's row itself.
+    """
+
+    ns: str | None
+    expected: str | None
+    new: str | None
+    is_row: bool
+
+    @classmethod
+    def of(cls, change: NamespaceChange) -> Sequence[_ChangedHead]:
+        """Return the head that a change sets, as a sequence of one; empty if it sets none."""
+        head = (change.rows[-1].ns, change.rows[-1].checkpoint_id) if change.rows else change.head
+        if head is None:
+            return ()
+        ns, new = head
+        return (cls(escape(ns), escape_or_none(change.expected_head), escape(new), bool(change.rows)),)
+
+
+_NO_HEAD = _ChangedHead(None, None, None, False)
+
+
 class LeasedWrite(QueuedWrite[None]):
     """A write under a lease: a commit, records, a renewal or a release.
 
@@ -148,30 +208,26 @@ class LeasedWrite(QueuedWrite[None]):
         number: returns a greater number in each call.
     """
 
-    __slots__ = ("_number", "clears", "commit", "events", "head", "lease", "ns", "records", "rows", "seq")
+    __slots__ = ("_number", "clears", "commit", "events", "heads", "lease", "records", "rows", "seq")
 
     def __init__(self, lease: Lease, commit: Commit | None, number: Callable[[], int]) -> None:
-        rows = () if commit is None else commit.rows
         super().__init__(lease.thread_id)
         self.lease = lease
         self.commit = commit
         self.seq = 0
         self._number = number
-        self.ns: str | None = None
-        self.head: str | None = None
+        self.heads: list[_ChangedHead] = []
         self.rows: list[ColumnValues] = []
         self.records: list[ColumnValues] = []
         self.clears: list[ColumnValues] = []
         self.events: list[ColumnValues] = []
         if commit is None:
             return
-        if rows:
-            self.ns, self.head = rows[-1].ns, rows[-1].checkpoint_id
-        elif commit.head is not None:
-            self.ns, self.head = commit.head
+        self.heads = [head for change in (commit, *commit.others) for head in _ChangedHead.of(change)]
         self.rows = [
             (
                 escape(row.checkpoint_id),
+                escape(row.ns),
                 escape(row.base_id),
                 escape_or_none(row.parent_id),
                 row.step,
@@ -179,7 +235,8 @@ class LeasedWrite(QueuedWrite[None]):
                 write_metadata(row.metadata),
                 row.frame,
             )
-            for row in rows
+            for change in (*commit.others, commit)
+            for row in change.rows
         ]
         # An INSERT with ON CONFLICT must not have a key twice, so only the last record of a task is stored. A stored
         # record is not cleared as well.
@@ -277,7 +334,9 @@ class WriteStatements:
         It has only the parts that are needed: each costs time to plan.
         """
         commits = [(n, write, write.commit) for n, write in enumerate(writes)]
-        text = [_STATEMENT]
+        heads = [write.heads[0] if write.heads else _NO_HEAD for write in writes]
+        others = [(n, *head) for n, write in enumerate(writes) for head in write.heads[1:]]
+        text = [_STATEMENT_OF_OTHERS if others else _STATEMENT]
         bound: list[object] = [
             list(range(len(writes))),
             [escape(write.thread_id) for write in writes],
@@ -286,14 +345,17 @@ class WriteStatements:
             [write.seq for write in writes],
             [None if commit is None else commit.expires_at for _, _, commit in commits],
             [write.releases for write in writes],
-            [escape_or_none(write.ns) for write in writes],
-            [None if commit is None else escape_or_none(commit.expected_head) for _, _, commit in commits],
-            [escape_or_none(write.head) for write in writes],
-            [bool(write.rows) for write in writes],
+            [head.ns for head in heads],
+            [head.expected for head in heads],
+            [head.new for head in heads],
+            [head.is_row for head in heads],
             [metadata[write][0] if write in metadata else None for write in writes],
             [metadata[write][1] if write in metadata else None for write in writes],
         ]
-        if any(write.ns is not None for write in writes):
+        if others:
+            text.append(_MOVED_OTHERS)
+            bound += map(list, zip(*others, strict=True))
+        if any(write.heads for write in writes):
             text.append(_HEADS)
         for part, lists in (
             (_ROWS, [write.rows for write in writes]),
@@ -307,7 +369,7 @@ class WriteStatements:
         released = [(n, write) for n, write in enumerate(writes) if write.releases]
         # A thread that is released and holds no checkpoint is deleted. Only a run whose lease began without one can
         # leave that, so all other batches save the three DELETEs.
-        if any(write.lease.newest is None and write.head is None for _, write in released):
+        if any(write.lease.newest is None and not write.heads for _, write in released):
             text.append(_BARE)
         if released:
             text.append(_ANSWER_AND_NOTIFY)
@@ -329,7 +391,7 @@ class WriteStatements:
             return write.releases  # the thread was empty, and its release deleted it
         if not write.rows:
             return False
-        await cursor.execute(self._is_stored, (escape(write.thread_id), write.rows[-1][0], escape_or_none(write.ns)))
+        await cursor.execute(self._is_stored, (escape(write.thread_id), *write.rows[-1][:2]))
         return await cursor.fetchone() is not None
 
     def _lease_lost(self, write: LeasedWrite, owner: str | None, until: float | None) -> ThreadBusyError:

@@ -72,6 +72,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
 
     commit_is_shielded = True
     begins_commits = True
+    commits_others = True
 
     _client_kind = ClientKind(
         "SqliteSaver", "saver", "inside 'async with SqliteSaver.from_conn_string(...)', or 'with open_sync(...)'"

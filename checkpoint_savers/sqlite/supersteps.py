@@ -69,32 +69,38 @@ def bind(lease: Lease, commit: Commit) -> tuple[NewCheckpoint, ...]:
         commit: the commit.
 
     Returns:
-        The columns, in order. Each checkpoint expects the one before as the head.
+        The columns, in order. Each checkpoint expects the one before, in its namespace, as the head. The last one
+        releases the lease if the commit does, unless the commit also moves a head without a checkpoint.
     """
-    head = None if commit.expected_head is None else write_id(commit.expected_head)
     bound: list[NewCheckpoint] = []
-    for row in commit.rows:
-        ns, id, parent, base, step, (counts, text), _, frame = bind_row(row, pinned=False)
-        bound.append(
-            NewCheckpoint(
-                lease.thread_id,
-                lease.epoch,
-                lease.owner.run_id,
-                commit.expires_at,
-                commit.releases and row is commit.rows[-1],
-                ns,
-                head,
-                id,
-                parent,
-                base,
-                step,
-                metadata_key(text),
-                counts,
-                text,
-                frame,
+    releases = commit.releases
+    for change in (*commit.others, commit):
+        head = None if change.expected_head is None else write_id(change.expected_head)
+        releases = releases and (bool(change.rows) or change.head is None)
+        for row in change.rows:
+            ns, id, parent, base, step, (counts, text), _, frame = bind_row(row, pinned=False)
+            bound.append(
+                NewCheckpoint(
+                    lease.thread_id,
+                    lease.epoch,
+                    lease.owner.run_id,
+                    commit.expires_at,
+                    False,
+                    ns,
+                    head,
+                    id,
+                    parent,
+                    base,
+                    step,
+                    metadata_key(text),
+                    counts,
+                    text,
+                    frame,
+                )
             )
-        )
-        head = id
+            head = id
+    if releases and bound:
+        bound[-1] = bound[-1]._replace(releases=True)
     return tuple(bound)
 
 

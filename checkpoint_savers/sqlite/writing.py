@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..errors import CorruptCheckpointError, ThreadBusyError, ThreadNotFoundError
 from ..metadata import with_changes, with_defaults, write_metadata
 from ..owner import is_live
-from ..records import Commit, Lease, Owner
+from ..records import Commit, Lease, NamespaceChange, Owner
 from .ids import StoredId, write_id
 from .reading import MAX_INTEGER, thread_metadata
 from .rows import (
@@ -135,14 +135,27 @@ def renew(db: sqlite3.Cursor, lease: Lease, expires_at: float) -> None:
     db.execute(_RENEW, (expires_at, check_lease(db, lease)[0]))
 
 
+class MovedHead(NamedTuple):
+    """A namespace whose head moves without a new checkpoint.
+
+    Attributes:
+        ns: the namespace.
+        id: the stored checkpoint that becomes its head.
+        before: the head that is expected before.
+    """
+
+    ns: str
+    id: StoredId
+    before: StoredId | None
+
+
 class CommitColumns(NamedTuple):
     """The fields of a `Commit`, bound, with the lease. Encoded by the caller's thread, before the transaction begins.
 
     Attributes:
         lease: the run's lease.
-        rows: new checkpoints of one namespace, in order.
-        moved: without rows: a namespace and the stored checkpoint that becomes its head.
-        expected_head: the head before.
+        rows: new checkpoints, those of each namespace in order.
+        moves: the heads that move without a new checkpoint.
         records: records to put.
         clears: records to delete: namespace, checkpoint and task id.
         expires_at: the lease's new expiry, in unix seconds.
@@ -153,8 +166,7 @@ class CommitColumns(NamedTuple):
 
     lease: Lease
     rows: Sequence[NewCheckpoint]
-    moved: tuple[str, StoredId] | None
-    expected_head: StoredId | None
+    moves: Sequence[MovedHead]
     records: Sequence[RecordColumns]
     clears: Sequence[tuple[str, StoredId, str]]
     expires_at: float
@@ -181,8 +193,7 @@ def bind_commit(lease: Lease, commit: Commit) -> CommitColumns:
     return CommitColumns(
         lease=lease,
         rows=bind_checkpoints(lease, commit),
-        moved=None if commit.head is None else (commit.head[0], write_id(commit.head[1])),
-        expected_head=None if commit.expected_head is None else write_id(commit.expected_head),
+        moves=tuple([moved for each in (*commit.others, commit) for moved in _moved_head(each)]),
         records=tuple([bind_record(record) for record in commit.records]),
         clears=tuple([(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears]),
         expires_at=commit.expires_at,
@@ -190,6 +201,15 @@ def bind_commit(lease: Lease, commit: Commit) -> CommitColumns:
         events=tuple([bind_event(event) for event in commit.events]),
         metadata=dict(commit.metadata),
     )
+
+
+def _moved_head(change: NamespaceChange) -> tuple[MovedHead, ...]:
+    """Return the move of a namespace's head without a new checkpoint, as a tuple of one; empty if there is none."""
+    if change.rows or change.head is None:
+        return ()
+    before = None if change.expected_head is None else write_id(change.expected_head)
+    ns, id = change.head
+    return (MovedHead(ns, write_id(id), before),)
 
 
 def commit(db: sqlite3.Cursor, commits: Iterable[CommitColumns]) -> None:
@@ -210,9 +230,9 @@ def commit(db: sqlite3.Cursor, commits: Iterable[CommitColumns]) -> None:
         if has_rows and not insert(db, [row for each in same for row in each.rows]):
             raise lease_lost(db, same[0].lease.thread_id)
         for each in same:
-            if not has_rows:
-                _move_head(db, each)
-            if each.clears or each.records or each.events or each.metadata or (each.releases and not has_rows):
+            if each.moves or not has_rows:
+                _move_heads(db, each)
+            if each.clears or each.records or each.events or each.metadata or not _is_released_by_rows(each):
                 _store_rest(db, each)
 
 
@@ -220,23 +240,27 @@ def _has_rows(commit: CommitColumns) -> bool:
     return bool(commit.rows)
 
 
-def _move_head(db: sqlite3.Cursor, commit: CommitColumns) -> None:
-    """Check and renew the lease of a commit without rows, and move the head if it is to be moved."""
-    thread, head = check_lease(db, commit.lease)
-    if commit.moved is None:
+def _is_released_by_rows(commit: CommitColumns) -> bool:
+    """Return True if the statement that inserts the commit's rows releases the lease, or no statement is to."""
+    return not commit.releases or bool(commit.rows and not commit.moves)
+
+
+def _move_heads(db: sqlite3.Cursor, commit: CommitColumns) -> None:
+    """Check and renew the lease of a commit, and move the heads that move without a new checkpoint."""
+    thread, root_head = check_lease(db, commit.lease)
+    if not commit.moves:
         db.execute(_RENEW, (commit.expires_at, thread))
-        return
-    ns, tip = commit.moved
-    space = namespace_key(db, thread, ns)
-    if ns:
-        (head,) = db.execute(_HEAD, (space,)).fetchone()
-    if head != commit.expected_head or not is_stored(db, thread, space, tip):
-        raise lease_lost(db, commit.lease.thread_id)
-    if ns:
-        db.execute(_ADVANCE, (commit.expires_at, tip, thread))
-        db.execute(_MOVE_SPACE, (tip, space))
-    else:
-        db.execute(_ADVANCE_ROOT, (commit.expires_at, tip, tip, thread))
+    for ns, tip, before in commit.moves:
+        space, head = namespace_key(db, thread, ns), root_head
+        if ns:
+            (head,) = db.execute(_HEAD, (space,)).fetchone()
+        if head != before or not is_stored(db, thread, space, tip):
+            raise lease_lost(db, commit.lease.thread_id)
+        if ns:
+            db.execute(_ADVANCE, (commit.expires_at, tip, thread))
+            db.execute(_MOVE_SPACE, (tip, space))
+        else:
+            db.execute(_ADVANCE_ROOT, (commit.expires_at, tip, tip, thread))
 
 
 def _store_rest(db: sqlite3.Cursor, commit: CommitColumns) -> None:
@@ -250,7 +274,7 @@ def _store_rest(db: sqlite3.Cursor, commit: CommitColumns) -> None:
     if commit.metadata:
         before = thread_metadata(db, thread, location(commit.lease.thread_id, ""))
         set_metadata(db, thread, with_defaults(before, commit.metadata))
-    if commit.releases and not commit.rows:  # with rows, the statement that inserted them has released it
+    if not _is_released_by_rows(commit):
         _release(db, thread)
 
 

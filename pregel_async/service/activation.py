@@ -257,7 +257,7 @@ class Activation:
             state = await graph.aget_state({"configurable": {"thread_id": row.thread_id}})
             rest: ThreadStatus = "interrupted" if state.next else "idle"
             values, interrupts = _summary(state), _questions(state)
-            at = state.config["configurable"].get("checkpoint_id", "")
+            at = state.config.get("configurable", {}).get("checkpoint_id", "")
         except StorageError:
             raise
         except Exception as failure:  # the stored state does not fit the graph's code

@@ -96,8 +96,7 @@ def _unreleasing(commit: Commit) -> Commit:
 
 def _is_of_root(commit: Commit) -> bool:
     """Return True if a transaction is one of the called graph. Others store its subgraphs, or events alone."""
-    if commit.rows:
-        return not commit.rows[-1].ns
-    if commit.head is not None:
-        return not commit.head[0]
+    for change in (commit, *commit.others):
+        if (change.rows and not change.rows[-1].ns) or (change.head is not None and not change.head[0]):
+            return True
     return any(not record.ns for record in commit.records)

@@ -91,9 +91,7 @@ class RunService:
     async def __aenter__(self) -> Self:
         stack = AsyncExitStack()
         async with stack:
-            source: Any = self._source
-            if not isinstance(source, BaseCheckpointSaver) and callable(source):
-                source = source()
+            source: Any = self._source() if callable(self._source) else self._source
             opens = hasattr(source, "__aenter__") and not getattr(source, "is_open", False)
             saver = await stack.enter_async_context(source) if opens else source
             if not isinstance(saver, BaseCheckpointSaver) or saver.runs is None:
@@ -188,11 +186,13 @@ class RunService:
             raise ServiceDrainingError
         bound = opened.graph(graph)
         merged = merge_configs({}, config)
-        thread_id = thread_id or merged.get("configurable", {}).get("thread_id") or self._environment.new_id()
-        here = {"configurable": {**merged.get("configurable", {}), "thread_id": thread_id}}
+        named: str | None = thread_id or merged.get("configurable", {}).get("thread_id")
+        thread = named or self._environment.new_id()
+        # Without the thread, which the run's row has: a repeated request without a thread has equal arguments.
+        keys = {key: value for key, value in merged.get("configurable", {}).items() if key != "thread_id"}
         call = StoredCall(
             input=input,
-            config=storable_config({**merged, **here}),
+            config=storable_config({**merged, "configurable": keys}),
             context=context,
             interrupt_before=_names(interrupt_before),
             interrupt_after=_names(interrupt_after),
@@ -201,7 +201,8 @@ class RunService:
             subgraphs=subgraphs,
         )
         options = cast("Any", {**call.options, "context": context})
-        settings = check_call(bound._definition, input, call.config, options, checks_context=self._context is None)
+        here: Config = {**call.config, "configurable": {**keys, "thread_id": thread}}
+        settings = check_call(bound._definition, input, here, options, checks_context=self._context is None)
         codec = codec_of(bound)
         request = RunRequest(
             run_id=self._environment.new_id(),
@@ -214,10 +215,10 @@ class RunService:
             time_limit=_seconds_or_none("time_limit", time_limit),
             max_stalls=_whole_number("max_stalls", max_stalls, 1, 1_000_000),
             idempotency_key=idempotency_key,
-            digest=b"" if idempotency_key is None else digest_of(graph, thread_id, call, codec),
+            digest=b"" if idempotency_key is None else digest_of(graph, named, call, codec),
         )
         await self._require_room()
-        row = await opened.runs.start(thread_id, request, metadata=settings.thread_metadata)
+        row = await opened.runs.start(thread, request, metadata=settings.thread_metadata)
         if multitask in ("interrupt", "rollback"):
             opened.look_for_cancellations()
         return Run.from_row(row)
@@ -558,7 +559,7 @@ def _run_query(
     return RunQuery(
         thread_id=thread_id,
         assistant=graph,
-        status=(cast("RunStatus", status),) if isinstance(status, str) else tuple(status),
+        status=(status,) if isinstance(status, str) else tuple(status),
         metadata=_json_object("metadata", metadata),
     )
 
@@ -574,7 +575,7 @@ def _thread_query(
 ) -> ThreadQuery:
     return ThreadQuery(
         thread_ids=tuple(thread_ids),
-        status=(cast("ThreadStatus", status),) if isinstance(status, str) else tuple(status),
+        status=(status,) if isinstance(status, str) else tuple(status),
         assistant=graph,
         metadata=_json_object("metadata", metadata),
         values=_json_object("values", values),

@@ -61,7 +61,7 @@ class RecordingSaver(PassingSaver):
     async def commit(self, lease: Lease, commit: Commit) -> None:
         await self.inner.commit(lease, commit)
         self._note_records(commit.records)
-        for row in commit.rows:
+        for row in [row for change in (*commit.others, commit) for row in change.rows]:
             entry = ChainReader(lease.thread_id, row.ns, (row,)).stored(row.checkpoint_id)
             self.recorded.update(entry.results)
             self.committed.add(row.checkpoint_id)

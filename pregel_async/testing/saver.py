@@ -66,6 +66,7 @@ class PassingSaver(BaseCheckpointSaver):
     def __init__(self, inner: BaseCheckpointSaver) -> None:
         super().__init__(codec=inner.codec, clock=inner.clock)
         self.inner = inner
+        self.commits_others = inner.commits_others
 
     async def around(self, verb: SaverVerb, call: Callable[[], Awaitable[T]]) -> T:
         """Execute one operation. Override this to act before or after it, or instead of it.

@@ -136,9 +136,8 @@ async def disturbed(
     again: list[str] = []
     answered: set[str] = set()  # ids of questions whose answers were accepted
     shown: set[str] = set()  # ids of tasks that a stream has shown as finished
-    lost: set[str] = set()  # ids of tasks of a run that "exit" has lost
     for number in range(600):
-        recorded = (await recorded_in(saver) | (shown if mode == "sync" else set[str]())) - lost
+        recorded = await recorded_in(saver) | (shown if mode == "sync" else set[str]())
         hooks = FailingHooks(seed + number, bodies)
         graph = Build(hooks)(made, Failing(saver, storage), environment)
         ended = False
@@ -172,11 +171,7 @@ async def disturbed(
             raise error
         state = await Build(Hooks())(made, saver, environment).aget_state("t")
         if not state.metadata or state.metadata.get("turn") != turn:
-            # Nothing was stored: pass the same input again. With "exit", kept states of subgraphs are stored in
-            # transactions before the root's. A crash in between loses the run, and no checkpoint leads to them.
-            if mode == "exit":
-                lost = await recorded_in(saver) - recorded
-            continue
+            continue  # nothing was stored: pass the same input again
         asked = state.interrupts
         again += [f"question {each.id}" for each in asked if each.id in answered]
         if asked and (ended or seed & 2):  # open questions can be answered at once, also after a crash

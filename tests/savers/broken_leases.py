@@ -17,6 +17,7 @@ from checkpoint_savers import InMemorySaver
 from checkpoint_savers.conformance import OpenSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.memory import _lost
+from checkpoint_savers.metadata import text_row
 from checkpoint_savers.records import Commit, Lease, Owner, TaskRecord
 from tests.savers.defects import caught_by
 
@@ -162,6 +163,48 @@ class CommitsRowByRow(InMemorySaver):
             )
             head = one.checkpoint_id
         await super().commit(lease, replace(commit, rows=commit.rows[-1:], expected_head=head))
+
+
+@caught_by("test_all_namespaces_are_stored", "test_only_other_namespaces", "test_heads_move_together")
+class DropsOtherNamespaces(InMemorySaver):
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        await super().commit(lease, replace(commit, others=()))
+
+
+@caught_by(
+    "test_a_refused_namespace_changes_nothing",
+    "test_a_namespace_that_fails_changes_nothing",
+    "test_readers_see_all_namespaces_or_none",
+)
+class CommitsNamespaceByNamespace(InMemorySaver):
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        for each in commit.others:
+            head, before = each.head, each.expected_head
+            part = Commit(rows=each.rows, expected_head=before, head=head, expires_at=commit.expires_at)
+            await super().commit(lease, part)
+            time.sleep(0.002)  # so that a reader of another thread runs in between
+        await super().commit(lease, replace(commit, others=()))
+
+
+@caught_by("test_a_refused_namespace_changes_nothing")
+class ComparesOneHead(InMemorySaver):
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        heads = self._held(lease).heads
+        found = [
+            replace(each, expected_head=heads.get(each.rows[-1].ns)) if each.rows else each for each in commit.others
+        ]
+        await super().commit(lease, replace(commit, others=tuple(found)))
+
+
+@caught_by("test_a_lost_lease_writes_no_namespace")
+class ChecksTheLeaseOfOneNamespace(InMemorySaver):
+    async def commit(self, lease: Lease, commit: Commit) -> None:
+        thread = self._threads[lease.thread_id]
+        for each in commit.others:
+            for one in each.rows:
+                thread.insert(text_row(one, pinned=False))
+            thread.heads.update({one.ns: one.checkpoint_id for one in each.rows})
+        await super().commit(lease, replace(commit, others=()))
 
 
 @caught_by("test_what_was_shown_is_not_replaced", "test_a_refused_commit_stores_no_events")

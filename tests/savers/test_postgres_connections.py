@@ -22,6 +22,7 @@ from checkpoint_savers import PostgresSaver, SaverClosedError, StorageError, Thr
 from checkpoint_savers.conformance.savers.suite import (
     LATER,
     NOW,
+    change,
     cid,
     commit,
     elsewhere,
@@ -84,6 +85,7 @@ async def test_a_write_whose_connection_breaks(
         commit(events=[event(2, 2, "tail")]),
         commit(head=2, moves=("", 1)),
         commit(records=[record(1, "c")]),
+        commit(head=1, moves=("", 1), others=[change(row(4, ns="child")), change(row(5, ns="new"))]),
     ]
     for one in writes:
         proxy.plan(plan, "pregel_threads")
@@ -97,7 +99,7 @@ async def test_a_write_whose_connection_breaks(
     chain = await other.read("t")
     assert chain is not None and chain.head == cid(1) and [one.task_id for one in chain.records] == ["c", "d"]
     assert [one.key[0] for one in await other.events("t")] == [cid(1), cid(2), cid(2)]
-    assert len(await other.scan("t", None)) == 2
+    assert len(await other.scan("t", None)) == 4
     with pytest.raises(ThreadBusyError) as caught:
         await take(other, run="run-2")
     assert caught.value.expires_at == LATER + 7
@@ -105,7 +107,7 @@ async def test_a_write_whose_connection_breaks(
     await saver.commit(lease, commit(row(3, 1), head=1, releases=True))
     assert proxy.broke.is_set()
     again = await take(other, run="run-2")
-    assert (again.epoch, again.newest) == (2, cid(3))
+    assert (again.epoch, again.newest) == (2, cid(5))
 
 
 @pytest.mark.parametrize("plan", LOST)
@@ -210,17 +212,21 @@ async def test_a_delayed_statement_changes_nothing(saver: PostgresSaver, other: 
     assert caught.value.expires_at == LATER
 
 
-async def test_taken_over_while_the_server_was_away(saver: PostgresSaver, other: PostgresSaver, proxy: Proxy) -> None:
+@pytest.mark.parametrize("ns", ["", "child"])
+async def test_taken_over_while_the_server_was_away(
+    ns: str, saver: PostgresSaver, other: PostgresSaver, proxy: Proxy
+) -> None:
     """P4, P6: if the lease is taken over before the owner could check whether its superstep was stored, the owner
     learns that it was; if it was not, that the lease is lost."""
     for plan in LOST:
         lease = await take(saver, plan)
         await saver.commit(lease, commit(row(1)))
+        what = commit(others=[change(row(2, ns=ns))]) if ns else commit(row(2, 1), head=1)
         results: list[BaseException | None] = []
 
         async def last(lease: Any = lease, results: list[BaseException | None] = results) -> None:
             try:
-                await saver.commit(lease, commit(row(2, 1), head=1))
+                await saver.commit(lease, what)
             except ThreadBusyError as error:
                 results.append(error)
             else:
@@ -232,16 +238,21 @@ async def test_taken_over_while_the_server_was_away(saver: PostgresSaver, other:
             group.start_soon(last)
             await anyio.to_thread.run_sync(proxy.broke.wait)
             proxy.cut()
-            head = await head_of(other, plan)
+            head = await head_of(other, plan, ns)
             winner = await other.acquire(plan, elsewhere("run-2"), now=LATER, expires_at=LATER + 30)
-            number = 2 if head == cid(2) else 1
+            number = 2 if head == cid(2) and not ns else 1
             await other.commit(winner, commit(row(7, number), head=number))
             proxy.refuses = False
         (result,) = results
         if plan == "lose the answer":
             assert head == cid(2) and result is None
         else:
-            assert head == cid(1) and isinstance(result, ThreadBusyError) and result.lost and "run-2" in str(result)
+            assert (
+                head == (None if ns else cid(1))
+                and isinstance(result, ThreadBusyError)
+                and result.lost
+                and "run-2" in str(result)
+            )
         assert await head_of(other, plan) == cid(7)
 
 

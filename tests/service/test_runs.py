@@ -212,6 +212,8 @@ async def test_one_request_with_one_key(saver: BaseCheckpointSaver) -> None:
         with pytest.raises(IdempotencyConflictError):
             await service.start("agent", {"log": ["2"]}, thread_id="t", idempotency_key="k")
         assert (await service.graph("agent").aget_state("t")).values == {"log": ["1", "a"]}
+        elsewhere = [await service.start("agent", {}, idempotency_key="new thread") for _ in range(2)]
+        assert len({(run.run_id, run.thread_id) for run in elsewhere}) == 1
 
 
 async def test_what_start_refuses(saver: BaseCheckpointSaver) -> None:

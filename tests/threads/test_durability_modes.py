@@ -269,6 +269,46 @@ async def test_subgraphs_store_nothing_with_exit_on_success() -> None:
     assert sorted(found) == ["", "", "y", "y", "z", "z"]
 
 
+@pytest.mark.parametrize("stops", [False, True])
+async def test_one_transaction_for_all_graphs_with_exit(stops: bool) -> None:
+    """P4, P5: a run that ends, asks or fails stores the checkpoints and records of all its graphs by one commit."""
+
+    async def asks(state: State) -> dict[str, Any]:
+        return {"log": [interrupt("?")]} if stops else {}
+
+    saver = ControlledSaver(InMemorySaver())
+    keeps, inner = chain(True, "k"), chain(None, "i", "j", j=asks)
+    builder = StateGraph(State).add_node("keeps", keeps).add_node("inner", inner)
+    graph = builder.add_edge(START, "keeps").add_edge(START, "inner").compile(saver)
+    await graph.ainvoke({"log": []}, "t", durability="exit")
+    assert [verb for verb in saver.verbs if verb not in ("acquire", "release")] == ["commit"]
+    spaces = {header.ns.partition(":")[0] async for header, _, _ in walk(saver, "t", None)}
+    assert spaces == {"", "keeps", "inner"} if stops else {"", "keeps"}
+
+
+async def test_a_saver_that_stores_one_namespace_at_a_time() -> None:
+    """P3: with "exit", a saver that does not store several namespaces in one transaction is refused when a subgraph is
+    called, before the subgraph runs. Graphs without subgraphs, and other modes, are not."""
+
+    class OneNamespace(InMemorySaver):
+        commits_others = False
+
+    ran: list[str] = []
+
+    async def runs(state: State) -> dict[str, Any]:
+        ran.append("i")
+        return {}
+
+    saver = OneNamespace()
+    outer = chain(Through(saver), "a", "x", x=chain(None, "i", i=runs))
+    with pytest.raises(ConfigError, match=r"one transaction, which PassingSaver does not offer.*commits_others = True"):
+        await outer.ainvoke({"log": []}, "t", durability="exit")
+    assert not ran
+    await outer.ainvoke(None, "t")
+    assert ran == ["i"]
+    await chain(saver, "a").ainvoke({"log": []}, "u", durability="exit")
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_subgraph_that_keeps_its_state(mode: Durability) -> None:
     """A subgraph that keeps its state continues from call to call within a run and from run to run, alike in every
@@ -337,6 +377,70 @@ async def test_a_run_that_stops_in_a_subgraph_resumes_in_it(mode: Durability, ke
     await graph.ainvoke(Command(resume="yes"), "t", durability=mode)
     assert ran == ["first", "asks", "asks", "asks"]
     assert (await graph.aget_state("t")).values["log"][-1] == "yes"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", ["root", "middle"])
+async def test_a_fork_that_is_cancelled_in_a_subgraph(mode: Durability, place: str) -> None:
+    """P5, P7: if a fork of the root graph or of a subgraph is cancelled while a subgraph in it runs, a resume continues
+    in that subgraph, although the forked graphs have finished no superstep themselves."""
+    ran: list[str] = []
+    hangs: list[anyio.Event] = []
+
+    async def first(state: State) -> dict[str, Any]:
+        ran.append("first")
+        return {"log": ["first"]}
+
+    async def second(state: State) -> dict[str, Any]:
+        for reached in hangs:
+            reached.set()
+            await anyio.sleep_forever()
+        return {"log": ["second"]}
+
+    middle = chain(None, "before", "inner", inner=chain(None, "first", "second", first=first, second=second))
+    graph = chain(InMemorySaver(), "a", "middle", middle=middle)
+    await graph.ainvoke({"log": []}, "t")
+    if place == "root":
+        wanted, history = "middle", graph.aget_state_history("t")
+    else:
+        ns = {header.ns async for header, _, _ in walk(graph.checkpointer, "t", None) if header.ns.count("|") == 0}
+        where = {"configurable": {"thread_id": "t", "checkpoint_ns": max(ns)}}
+        wanted, history = "inner", graph.aget_state_history(where)
+    (start,) = [each.config async for each in history if each.next == (wanted,)]
+    ran.clear()
+    hangs.append(anyio.Event())
+    async with anyio.create_task_group() as group:
+
+        async def run() -> None:
+            await graph.ainvoke(None, start, durability=mode)
+
+        group.start_soon(run)
+        await hangs[0].wait()
+        group.cancel_scope.cancel()
+    hangs.clear()
+    done = await graph.ainvoke(None, "t", durability=mode)
+    assert ran == ["first"] and done["log"][-2:] == ["first", "second"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_finished_node_of_a_subgraph_does_not_run_again(mode: Durability) -> None:
+    """P5: a node of a subgraph that has finished when its sibling asks is recorded, in every mode: the resume does not
+    run it again."""
+    ran: list[str] = []
+
+    async def works(state: State) -> dict[str, Any]:
+        ran.append("works")
+        return {"log": ["worked"]}
+
+    async def asks(state: State) -> dict[str, Any]:
+        return {"log": [interrupt("?")]}
+
+    inner = StateGraph(State).add_node("works", works).add_node("asks", asks)
+    middle = chain(None, "m", m=inner.add_edge(START, "works").add_edge(START, "asks").compile())
+    graph = chain(InMemorySaver(), "x", x=middle)
+    await graph.ainvoke({"log": []}, "t", durability=mode)
+    done = await graph.ainvoke(Command(resume="answered"), "t", durability=mode)
+    assert sorted(done["log"]) == ["answered", "worked"] and ran == ["works"]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -120,7 +120,7 @@ class Supersteps(RunSuite):
             found = await runs.search_runs(RunQuery(thread_id="t"))
             assert (run is not None) is (run in found.items)
             assert (thread.runs, thread.pending) == (len(found.items), len(found.items) - 1)
-        assert await runs.end(lease, "a", SUCCESS, take_next=False) is None
+        await runs.end(lease, "a", SUCCESS)
 
     async def test_metadata_of_a_thread(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
         """A thread's metadata have one place: `start` sets keys that it lacks, and the saver changes and lists them."""

@@ -20,6 +20,7 @@ from .reading import CheckpointReads
 from .records import TaskRecords
 from .release_notifications import ReleaseNotifications
 from .result_order import ResultOrder
+from .several_namespaces import SeveralNamespaces
 from .stored_bytes import StoredBytes
 from .stored_types import StoredTypes
 from .upkeep.checkpoint_listing import CheckpointListing
@@ -36,6 +37,7 @@ __all__ = ["SaverConformance"]
 
 class SaverConformance(
     AtomicCommits,
+    SeveralNamespaces,
     CrashPoints,
     Durability,
     StreamEvents,

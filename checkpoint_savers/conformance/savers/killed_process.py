@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from ...abc import BaseCheckpointSaver
 from ...records import Lease
 from .scenarios import CHANGE, MOVE, NEXT, WHOLE, fill_commits
-from .suite import LATER, OpenSaver, commit, event, record, row, take
+from .suite import LATER, OpenSaver, change, commit, event, record, row, take
 
 THREADS: Final = ("t", "u", "v")
 """The threads that the process writes."""
@@ -62,6 +62,11 @@ def _do(thread: str, work: Callable[[BaseCheckpointSaver, Lease], Awaitable[None
     return Step(lambda saver, leases: work(saver, leases[thread]), needs)
 
 
+INNER: Final = commit(
+    records=[record(1, "b"), record(3, "a", ns="child")],
+    others=[change(row(3, ns="child")), change(row(4, ns="child|child"), row(5, 4, base=4, ns="child|child"))],
+)
+
 STEPS: Final[tuple[Step, ...]] = (
     _acquire("t"),
     *(_do("t", work) for work in fill_commits()),
@@ -77,6 +82,7 @@ STEPS: Final[tuple[Step, ...]] = (
     _do("u", lambda saver, lease: saver.erase(lease), "erase"),
     _acquire("v"),
     _do("v", lambda saver, lease: saver.commit(lease, commit(row(1), records=[record(1, "a")], events=[event(1)]))),
+    _do("v", lambda saver, lease: saver.commit(lease, INNER), "commits_others"),
     _do("v", lambda saver, lease: saver.commit(lease, commit(row(2, 1, base=1), head=1, releases=True))),
     Step(lambda saver, leases: saver.adelete_thread("v")),
 )

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from ...abc import BaseCheckpointSaver
 from ...records import CheckpointRow, Lease, Rewrite, ThreadDump
-from .suite import LATER, cid, commit, event, offers, record, row, take
+from .suite import LATER, change, cid, commit, event, offers, record, row, take
 
 HEAD: Final = 7
 """The number of the checkpoint that is the root head of `WHOLE`."""
@@ -98,7 +98,7 @@ class WriteScenario(NamedTuple):
 
     Attributes:
         name: what the call does.
-        verb: the name of the verb.
+        verb: the name of the verb; `commits_others` for a commit of several namespaces.
         act: calls the verb under a lease.
         empty: whether the call needs an empty thread instead of `WHOLE`.
     """
@@ -141,6 +141,16 @@ CHANGE: Final = Rewrite(
 
 MOVE: Final = commit(head=HEAD, moves=("", 4), records=[record(4, "a", 3, frame=b"new")], clears=[record(4, "b")])
 
+SEVERAL: Final = commit(
+    row(14, HEAD, base=6),
+    head=HEAD,
+    records=[record(14, "e"), record(12, "e", ns="child")],
+    clears=[record(9, "d", ns="child")],
+    events=[event(14)],
+    others=[change(row(12, 9, base=7, ns="child"), head=9), change(row(13, ns="new"), row(15, 13, base=13, ns="new"))],
+)
+"""Adds checkpoints to three namespaces, one of which is new."""
+
 OTHER: Final = ThreadDump(
     heads={"new": cid(8)}, rows=(row(8, ns="new"),), records=(), events=(event(8),), replaces=True
 )
@@ -149,6 +159,7 @@ OTHER: Final = ThreadDump(
 WRITE_SCENARIOS: Final = (
     WriteScenario("renew", "renew", lambda saver, lease: saver.renew(lease, expires_at=LATER + 9)),
     WriteScenario("commit", "commit", lambda saver, lease: saver.commit(lease, NEXT)),
+    WriteScenario("commit namespaces", "commits_others", lambda saver, lease: saver.commit(lease, SEVERAL)),
     WriteScenario("move the head", "commit", lambda saver, lease: saver.commit(lease, MOVE)),
     WriteScenario(
         "commit and release",

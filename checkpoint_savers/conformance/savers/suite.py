@@ -30,6 +30,7 @@ from ...records import (
     EventRow,
     Header,
     Lease,
+    NamespaceChange,
     Owner,
     RecordKind,
     TaskId,
@@ -50,8 +51,8 @@ LATER = NOW + 30.0
 """The time at which the clauses' leases expire, in unix seconds."""
 
 
-VERBS: Final = ("rewrite", "load", "erase", "threads", "update_thread", "dump", "wait_for_release")
-"""The verbs of the port that a saver need not offer."""
+VERBS: Final = ("rewrite", "load", "erase", "threads", "update_thread", "dump", "wait_for_release", "commits_others")
+"""The verbs of the port that a saver need not offer, and `commits_others` for commits of several namespaces."""
 
 MANY = 10_000
 """A limit that no clause reaches, in rows."""
@@ -273,6 +274,7 @@ def commit(
     moves: tuple[str, int] | None = None,
     events: Sequence[EventRow] = (),
     metadata: dict[str, Any] | None = None,
+    others: Sequence[NamespaceChange] = (),
 ) -> Commit:
     """Make a commit.
 
@@ -286,17 +288,29 @@ def commit(
         moves: a namespace and the number of a stored checkpoint that becomes the namespace's head.
         events: the rows of events to store.
         metadata: defaults for the thread's metadata.
+        others: the changes of other namespaces.
     """
+    own = change(*rows, head=head, moves=moves)
     return Commit(
-        rows=rows,
-        expected_head=None if head is None else cid(head),
+        rows=own.rows,
+        expected_head=own.expected_head,
+        head=own.head,
         records=tuple(records),
         clears=tuple((one.ns, one.checkpoint_id, one.task_id) for one in clears),
         expires_at=expires_at,
         releases=releases,
-        head=None if moves is None else (moves[0], cid(moves[1])),
         events=tuple(events),
         metadata=metadata or {},
+        others=tuple(others),
+    )
+
+
+def change(*rows: CheckpointRow, head: int | None = None, moves: tuple[str, int] | None = None) -> NamespaceChange:
+    """Make the part of a commit that changes a namespace. For the arguments see `commit`."""
+    return NamespaceChange(
+        rows=rows,
+        expected_head=None if head is None else cid(head),
+        head=None if moves is None else (moves[0], cid(moves[1])),
     )
 
 

@@ -296,7 +296,7 @@ class _MeasuredSaver:
         await self._stored(
             "commit",
             lambda: self._saver.commit(lease, commit),
-            rows=commit.rows,
+            rows=[row for change in (*commit.others, commit) for row in change.rows],
             records=commit.records,
             events=commit.events,
         )
@@ -326,13 +326,13 @@ class _MeasuredSaver:
             if isinstance(error, ThreadBusyError):
                 self._conflict("lost", error)
             raise
-        written: list[CheckpointRow | TaskRecord] = [*rows, *records]
+        written: list[CheckpointRow | TaskRecord] = [*records, *rows]
         self._observers.notify(
             CheckpointWritten(
                 run=self._run,
                 kind=kind,
                 # A transaction may consist of stream events alone, which belong to the called graph.
-                namespace=written[0].ns if written else "",
+                namespace=written[-1].ns if written else "",
                 step=rows[-1].step if rows else None,
                 checkpoints=len(rows),
                 records=len(records),

@@ -264,8 +264,9 @@ class CheckpointWritten(_CallEvent, frozen=True):
 
     Attributes:
         kind: "commit" for checkpoints; "record" for outcomes of tasks.
-        namespace: the checkpoint namespace of the first row.
-        step: the superstep of the newest checkpoint; None if the transaction contains no checkpoint.
+        namespace: the checkpoint namespace of the rows; with durability "exit", where a transaction may contain rows of
+            subgraphs too, that of the outermost graph.
+        step: the superstep of that graph's newest checkpoint; None if the transaction contains no checkpoint.
         checkpoints: the number of checkpoint rows.
         records: the number of task records.
         events: the number of rows of stream events.

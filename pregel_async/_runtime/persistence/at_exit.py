@@ -1,7 +1,8 @@
 """Write namespaces with durability "exit": store everything when the run ends, also if it fails.
 
-The graphs of a run refer to each other's checkpoints. So one object, `InnerGraphs`, holds the writers of all subgraphs
-and stores them in an order in which no stored checkpoint refers to a missing one.
+The graphs of a run refer to each other's checkpoints, and task records to what their tasks did in subgraphs. So the end
+of a run is one transaction: `InnerGraphs` holds the writers of all subgraphs, and the root graph's writer commits what
+they have queued together with its own queue.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from checkpoint_savers.deltas import Delta
 from checkpoint_savers.errors import CheckpointError
-from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, EventRow, TaskRecord
+from checkpoint_savers.records import CheckpointId, CheckpointRow, Commit, EventRow, NamespaceChange, TaskRecord
 
+from ...errors import ConfigError
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
@@ -49,27 +53,13 @@ class InnerGraphs:
                 ended.append(writer)
                 del self._calls[writer.ns]
 
-    async def store(self, root: AtExitWriter, *, releases: bool) -> None:
-        """Store the checkpoints that a resume or a later call can reach, before those that refer to them.
+    def reachable(self, *, ended: bool) -> Sequence[AtExitWriter]:
+        """Return the writers of the calls that a resume or a later call can reach, the innermost first.
 
         Args:
-            root: the root graph's writer.
-            releases: nothing is left to run, and the last transaction releases the lease.
+            ended: nothing is left to run, so that only kept states can be reached.
         """
-        # 1. Kept states before the root's checkpoint, whose tips refer to them. 2. The root's checkpoint. 3. States of
-        # interrupted subgraphs after it, as their metadata refer to it. When nothing is left to run, 3 is empty.
-        calls = self._ordered()
-        for call, writer in calls:
-            if call.caller and releases:
-                await writer.store()
-            elif call.caller:
-                await writer.store_closed(root.tip)
-        left = [writer for call, writer in calls if call.is_needed and not releases]
-        for writer in reversed(left):
-            writer.mark_outer_due()
-        await root.store(releases=releases)
-        for writer in left:
-            await writer.store()
+        return [writer for call, writer in reversed(self._ordered()) if (call.caller if ended else call.is_needed)]
 
     def _ordered(self) -> list[tuple[LoadedNamespace, AtExitWriter]]:
         """Return the calls, the outermost first."""
@@ -85,6 +75,9 @@ class AtExitWriter(CommitWriter):
     Attributes:
         due: the queue holds more than deferred rows, so the namespace has to be stored at the end.
         graphs: the run's subgraph calls; one object for all writers of a run.
+
+    Raises:
+        ConfigError: this is a subgraph, and the saver cannot store several namespaces in one transaction.
     """
 
     def __init__(
@@ -95,6 +88,12 @@ class AtExitWriter(CommitWriter):
         *,
         keeps_state: bool = False,
     ) -> None:
+        if outer and not lease.saver.commits_others:
+            raise ConfigError(
+                f"durability 'exit' stores all graphs of a run in one transaction, which {type(lease.saver).__name__} "
+                "does not offer. Pass 'sync' or 'async' for graphs with subgraphs, or have the saver store "
+                "Commit.others, and set commits_others = True"
+            )
         super().__init__(lease, ns, outer)
         self.due = False
         self.graphs = InnerGraphs()
@@ -148,7 +147,7 @@ class AtExitWriter(CommitWriter):
             self.stage(record)
 
     async def flush_checkpoints(self) -> None:
-        """Do nothing: `InnerGraphs.store` stores all namespaces in order when the run ends."""
+        """Do nothing: one transaction stores all graphs' checkpoints when the run ends."""
 
     async def flush_events(self) -> None:
         """Store queued events by themselves. Readers ignore them until a later row closes their unit."""
@@ -174,7 +173,33 @@ class AtExitWriter(CommitWriter):
         if self._outer or self.discarded or self.lease.released:
             return
         self.lease.require_storage()
-        await self.lease.start(partial(self.graphs.store, self, releases=releases)).wait_out()
+        await self.lease.start(partial(self._store_all, releases=releases)).wait_out()
+
+    async def _store_all(self, *, releases: bool) -> None:
+        """Store what all graphs of the run have queued, in one transaction."""
+        # If the process died between two transactions, a task's record and the kept states that the task has changed
+        # would not agree: with the record alone the call is lost, as the task does not run again; with the state alone
+        # the call counts twice.
+        reachable = self.graphs.reachable(ended=releases)
+        for writer in reachable:
+            writer.mark_outer_due()
+        inner = [writer for writer in reachable if writer.has_queued]
+        if not inner and not self.has_queued:
+            return
+        root = self.chain.tip
+        queued = [(writer, writer.take_queued(root)) for writer in inner]
+        queued.append((self, self.take_queued(root, releases=releases)))
+
+        def mark_stored(commit: Commit) -> None:
+            for writer, part in queued:
+                writer.mark_all_stored(part)
+
+        try:
+            await self.lease.commit(_joined([part for _, part in queued]), mark_stored)
+        except CheckpointError as error:
+            for writer, part in queued:
+                writer.explain(error, part)
+            raise
 
     def mark_outer_due(self) -> None:
         """Make the outer graph's writer store its queue, too, if something is queued here.
@@ -185,38 +210,38 @@ class AtExitWriter(CommitWriter):
             for outer in self._outer:
                 outer.due = True
 
-    async def store_closed(self, root: CheckpointId) -> None:
-        """Store the checkpoints made on earlier checkpoints of the root graph, before the root's own.
-
-        The root's checkpoint carries the tips of kept states, which may refer to these.
+    def take_queued(self, root: CheckpointId | None, *, releases: bool = False) -> Commit:
+        """Return a commit of everything queued. Call `mark_all_stored` with it when it is stored.
 
         Args:
             root: the root graph's current checkpoint.
+            releases: the commit releases the lease.
         """
         deferred = self.chain.deferred
-        if deferred and deferred[0].root != root:
-            stays_open = deferred[-1].root == root
-            self._rows += self.chain.take_deferred(all_closed=not stays_open)
-            if stays_open:
-                closed = self._rows[:-1]
-                commit = Commit(rows=closed, expected_head=self.head, expires_at=self.lease.expiry())
-                await self._send(commit, self._mark_stored)
-            else:
-                await self.store()
+        # What a kept graph did before the root's open superstep stays a checkpoint of its own: the root's checkpoint
+        # carries it as the tip, from which a fork of the open superstep continues.
+        stays_open = bool(deferred) and deferred[-1].root == root
+        self._rows += self.chain.take_deferred(all_closed=not stays_open)
+        return self._build_commit(releases=releases)
 
-    async def store(self, *, releases: bool = False) -> None:
-        """Store everything queued, in one transaction."""
-        if self.has_queued:
-            self._rows += self.chain.take_deferred()
-            await self._send(self._build_commit(releases=releases), self._mark_all_stored)
+    def mark_all_stored(self, commit: Commit) -> None:
+        """Remove a stored commit's contents from the queue, and notify the listeners.
 
-    def _mark_all_stored(self, commit: Commit) -> None:
+        Args:
+            commit: what `take_queued` returned.
+        """
         self._mark_stored(commit)
         self.due = False
 
-    async def _send(self, commit: Commit, stored: Callable[[Commit], None]) -> None:
-        try:
-            await self.lease.commit(commit, stored)
-        except CheckpointError as error:
-            self._explain(error, commit)
-            raise
+
+def _joined(parts: Sequence[Commit]) -> Commit:
+    """Return one commit of several, each of another namespace; the last is the root graph's."""
+    return replace(
+        parts[-1],
+        others=tuple(
+            [NamespaceChange(rows=each.rows, expected_head=each.expected_head, head=each.head) for each in parts[:-1]]
+        ),
+        records=tuple([record for each in parts for record in each.records]),
+        clears=tuple([key for each in parts for key in each.clears]),
+        events=tuple([event for each in parts for event in each.events]),
+    )

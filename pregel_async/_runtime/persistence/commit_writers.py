@@ -208,7 +208,7 @@ class CommitWriter:
                 commit, partial(self._mark_stored, more_events=len(events)) if events else self._mark_stored
             )
         except CheckpointError as error:
-            self._explain(error, commit)
+            self.explain(error, commit)
             raise
 
     def _build_commit(
@@ -274,7 +274,7 @@ class CommitWriter:
         for listener in self.lease.event_listeners:
             listener(commit.events)
 
-    def _explain(self, error: CheckpointError, commit: Commit) -> None:
+    def explain(self, error: CheckpointError, commit: Commit) -> None:
         """Add a note to an error: which superstep is not stored, and which superstep the thread is at."""
         if not commit.rows:
             return

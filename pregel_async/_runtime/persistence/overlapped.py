@@ -93,7 +93,7 @@ class OverlappedWriter(CommitWriter):
         if error is None:
             self._mark_stored(commit)
         elif isinstance(error, CheckpointError):
-            self._explain(error, commit)
+            self.explain(error, commit)
 
     async def _run_transaction(self, releases: bool) -> None:
         try:
