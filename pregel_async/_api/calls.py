@@ -31,7 +31,7 @@ from .._checks.options import (
 from .._core.isolation import isolate
 from .._core.ownership import NO_CLASSES
 from .._runtime.engine.call_input import read_call_input
-from .._runtime.engine.graph_run import RunResult
+from .._runtime.engine.graph_run import EndedRun
 from .._runtime.engine.nested import NestedCall, run_nested
 from .._runtime.engine.run import run
 from .._runtime.engine.settings import Audience, Settings
@@ -467,7 +467,7 @@ def _run(
     call: _PreparedCall,
     subscription: Subscription | None = None,
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...] = (),
-) -> Coroutine[Any, Any, RunResult]:
+) -> Coroutine[Any, Any, EndedRun]:
     caller, start = CURRENT.get(), _start_traced_run if RUNNABLES in sys.modules else _start_run
     if caller is None or not caller.fence.may_abandon:
         return start(graph, given, call, subscription, begun)
@@ -481,7 +481,7 @@ def _start_traced_run(
     call: _PreparedCall,
     subscription: Subscription | None,
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
-) -> Coroutine[Any, Any, RunResult]:
+) -> Coroutine[Any, Any, EndedRun]:
     """Run a graph, and show the run to callbacks of langchain-core."""
     settings = call.settings
     if call.outer is None and settings.run_id is None:  # one id for the run and for its trace
@@ -489,7 +489,7 @@ def _start_traced_run(
         call = structs.replace(call, settings=settings)
     tracer = plugin("tracing").GraphTracer(graph.program, settings, call.outer)
     work = partial(_start_run, graph, given, call, subscription, begun, tracer)
-    running: Coroutine[Any, Any, RunResult] = tracer.run(
+    running: Coroutine[Any, Any, EndedRun] = tracer.run(
         given, work, lambda ended: ended.board.output(graph.program, graph.program.outputs)
     )
     return running
@@ -502,7 +502,7 @@ def _start_run(
     subscription: Subscription | None,
     begun: tuple[Callable[[NamespaceWriter], Awaitable[bool]], ...],
     tracer: AttemptTracer | None = None,
-) -> Coroutine[Any, Any, RunResult]:
+) -> Coroutine[Any, Any, EndedRun]:
     settings, outer = call.settings, call.outer
     subscriptions = call.printed if subscription is None else (*call.printed, subscription)
     if "metadata" in settings.config or "tags" in settings.config:
@@ -529,7 +529,7 @@ def _start_run(
 
 async def _run_joinable(
     graph: Definition, given: Any, settings: Settings, subscription: Subscription, audience: Audience
-) -> RunResult:
+) -> EndedRun:
     """Run a graph, and let other readers of this process join the run until it ends."""
 
     async def joinable(thread: NamespaceWriter) -> bool:
@@ -556,7 +556,7 @@ async def _rejoin(
     assert saver is not None and thread_id is not None  # `_read_cursor` and `_prepare` have checked this
     eager = _PreparedCall(call.settings.without_waiting(), None, 0, printed=call.printed)
 
-    async def resume(subscription: Subscription, begun: Callable[[NamespaceWriter], Awaitable[bool]]) -> RunResult:
+    async def resume(subscription: Subscription, begun: Callable[[NamespaceWriter], Awaitable[bool]]) -> EndedRun:
         return await _run(graph, None, eager, subscription, (begun,))
 
     await rejoin(

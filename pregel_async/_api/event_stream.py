@@ -170,7 +170,7 @@ def _filter(filters: Mapping[str, Any]) -> Callable[[EventDict], bool]:
     return lambda event: (not includes or matches("include", event)) and not matches("exclude", event)
 
 
-class _Run(msgspec.Struct, kw_only=True):
+class _ShownRun(msgspec.Struct, kw_only=True):
     """Something that runs: the graph, a node, a task, or a model."""
 
     kind: Literal["chain", "chat_model"]
@@ -212,7 +212,7 @@ class _EventBuilder:
         thread_id = config.get("configurable", {}).get("thread_id")
         if thread_id is not None:
             self._metadata["thread_id"] = str(thread_id)
-        self.root = _Run(
+        self.root = _ShownRun(
             kind="chain",
             name=config.get("run_name") or run_name(graph.program),
             run_id=run_id,
@@ -221,10 +221,10 @@ class _EventBuilder:
             metadata=self._metadata,
             input=given,
         )
-        self._graphs: dict[tuple[str, ...], _Run] = {(): self.root}
-        self._tasks: dict[str, _Run] = {}
-        self._by_path: dict[tuple[tuple[str, ...], Path], _Run] = {}  # by namespace, for tasks that call others
-        self._models: dict[tuple[str, Any], _Run] = {}
+        self._graphs: dict[tuple[str, ...], _ShownRun] = {(): self.root}
+        self._tasks: dict[str, _ShownRun] = {}
+        self._by_path: dict[tuple[tuple[str, ...], Path], _ShownRun] = {}  # by namespace, for tasks that call others
+        self._models: dict[tuple[str, Any], _ShownRun] = {}
         self._states: dict[tuple[str, ...], Any] = {}
 
     def start(self) -> Iterator[EventDict]:
@@ -265,13 +265,13 @@ class _EventBuilder:
             yield run.event("stream", {"chunk": output})
             yield run.event("end", {"output": isolate(output), "input": run.input})
 
-    def _of_recorded(self, part: RawPart, run: _Run | None) -> Iterator[EventDict]:
+    def _of_recorded(self, part: RawPart, run: _ShownRun | None) -> Iterator[EventDict]:
         """End a task that has started and does not run, because its result is recorded or cached."""
         if run is not None and not run.ended:
             run.ended = True
             yield run.event("end", {"output": isolate(part.data[run.name]), "input": run.input})
 
-    def _started(self, part: RawPart, task: Task) -> _Run:
+    def _started(self, part: RawPart, task: Task) -> _ShownRun:
         outer = self._graphs[part.ns] if task.caller is None else self._by_path[part.ns, task.caller]
         own_ns = "|".join((*part.ns, f"{task.node.name}:{task.id}"))
         place = (task.step, task.node.name, task.triggers or (PUSH,), task.path, own_ns)
@@ -286,14 +286,14 @@ class _EventBuilder:
 
     def _inside(
         self,
-        outer: _Run,
+        outer: _ShownRun,
         name: str,
         tags: list[str],
         metadata: dict[str, Any],
         given: Any,
         kind: Literal["chain", "chat_model"] = "chain",
-    ) -> _Run:
-        return _Run(
+    ) -> _ShownRun:
+        return _ShownRun(
             kind=kind,
             name=name,
             run_id=self._graph.environment.new_id(),
@@ -320,7 +320,7 @@ class _EventBuilder:
         self._states.pop(ns, None)
         yield run.event("start", {"input": run.input})
 
-    def _node_of(self, ns: Sequence[str]) -> _Run:
+    def _node_of(self, ns: Sequence[str]) -> _ShownRun:
         """Return the run of the node that runs the graph of a namespace."""
         steps = [step for step in ns if not step.isdigit()]
         node, _, task = steps[-1].partition(":")
@@ -329,7 +329,7 @@ class _EventBuilder:
         # A graph that keeps its state has no task's id in its namespace.
         return next(run for run in reversed(self._tasks.values()) if run.name == node and not run.ended)
 
-    def _ends_inside(self, outer: _Run) -> Iterator[EventDict]:
+    def _ends_inside(self, outer: _ShownRun) -> Iterator[EventDict]:
         """End the models and graphs inside a task that ends."""
         for model in self._models.values():
             if model.parent_ids[-1] == outer.run_id and not model.ended:
@@ -344,7 +344,7 @@ class _EventBuilder:
         part = self._states.get(ns)
         return None if part is None else isolate(bare(part))
 
-    def _of_message(self, part: RawPart, node: _Run | None) -> Iterator[EventDict]:
+    def _of_message(self, part: RawPart, node: _ShownRun | None) -> Iterator[EventDict]:
         if node is None or node.ended:
             return  # a message that the node has returned, and no token of a model
         message, metadata = bare(part)

@@ -23,7 +23,7 @@ def follow(
     wait: Callable[[], Awaitable[Cursor | None]],
     *,
     run_id: str,
-    stream_mode: StreamMode | Sequence[StreamMode],
+    modes: StreamMode | Sequence[StreamMode],
     subgraphs: bool,
 ) -> GraphStream[StreamPart]:
     """Return the stream of a thread's parts after a cursor.
@@ -34,18 +34,18 @@ def follow(
         after: the cursor of the last part that the reader has.
         wait: see `replay.follow`.
         run_id: the run that is followed.
-        stream_mode: the modes to show.
+        modes: the modes to show.
         subgraphs: parts of subgraphs are shown, too.
 
     Raises:
         ConfigError: a mode is unknown.
     """
-    modes = names_of_modes(stream_mode)
+    names = names_of_modes(modes)
     saver = graph.saver
     assert saver is not None  # a service binds its graphs to its saver
     buffer = Buffer(CAPACITY)
     subscription = Subscription(
-        modes, buffer, subgraphs=subgraphs, reports_errors=True, has_own_task=True, reconnects=True, number=after.seq
+        names, buffer, subgraphs=subgraphs, reports_errors=True, has_own_task=True, reconnects=True, number=after.seq
     )
 
     async def work(buffer: Buffer) -> None:
@@ -64,5 +64,5 @@ def follow(
             coerce=partial(coercion_of, graph),
         )
 
-    shape = shape_of("v2", labelled=not isinstance(stream_mode, str), subgraphs=subgraphs)
+    shape = shape_of("v2", labelled=not isinstance(modes, str), subgraphs=subgraphs)
     return GraphStream(work, buffer, shape, subscription, cursor=str(after))

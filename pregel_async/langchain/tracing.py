@@ -23,7 +23,7 @@ import anyio
 from .._api.event_stream import run_name
 from .._core.isolation import isolate
 from .._core.program import Program
-from .._runtime.engine.graph_run import RunResult
+from .._runtime.engine.graph_run import EndedRun
 from .._runtime.engine.settings import Settings
 from .._runtime.persistence.unstored import Persistence
 from .._runtime.platform.event_loops import on_asyncio
@@ -129,8 +129,8 @@ class GraphTracer:
         self._last_step: tuple[int, set[str]] = (-1, set())  # the last superstep, and its nodes
 
     async def run(
-        self, value: Any, work: Callable[[], Coroutine[Any, Any, RunResult]], output: Callable[[RunResult], Any]
-    ) -> RunResult:
+        self, value: Any, work: Callable[[], Coroutine[Any, Any, EndedRun]], output: Callable[[EndedRun], Any]
+    ) -> EndedRun:
         """Run the graph, and report its start and its end.
 
         Args:

@@ -45,7 +45,7 @@ async def follow_run(
         Cursor.parse(row.first_event) if cursor is None else cursor,
         wait,
         run_id=run_id,
-        stream_mode=stream_mode,
+        modes=stream_mode,
         subgraphs=subgraphs,
     )
     async with stream as parts:

@@ -161,7 +161,7 @@ class RunService:
             idempotency_key: a unique name for the request. A second request with the same key and arguments returns the
                 first run, whatever has become of it.
             after: not before this time, or not before so much time has passed. The thread is busy until then.
-            priority: from -100 to 100; greater ones are taken first.
+            priority: a rank without a unit, from -100 to 100: greater ones are taken first.
             time_limit: seconds that the run may take, counted from when a worker first takes it, over all attempts.
             max_stalls: how often in a row the run may be taken by a worker without committing a superstep. Then it
                 ends with the status "error": it may be what ends its workers.
@@ -366,7 +366,11 @@ class RunService:
         status: RunStatus | Sequence[RunStatus] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> int:
-        """Return the number of runs that `search_runs` finds. For the arguments see there."""
+        """Return the number of runs that `search_runs` finds.
+
+        Args:
+            thread_id, graph, status, metadata: as for `search_runs`.
+        """
         return await self._require_open().runs.count_runs(_run_query(thread_id, graph, status, metadata))
 
     async def get_thread(self, thread_id: str) -> ThreadInfo:
@@ -425,7 +429,11 @@ class RunService:
         metadata: Mapping[str, Any] | None = None,
         values: Mapping[str, Any] | None = None,
     ) -> int:
-        """Return the number of threads that `search_threads` finds. For the arguments see there."""
+        """Return the number of threads that `search_threads` finds.
+
+        Args:
+            thread_ids, graph, status, metadata, values: as for `search_threads`.
+        """
         query = _thread_query(thread_ids, graph, status, metadata, values)
         return await self._require_open().runs.count_threads(query)
 

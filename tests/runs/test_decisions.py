@@ -1,4 +1,4 @@
-"""Laws of what happens to the runs of a thread, over random histories of clients, workers, crashes and keepers."""
+"""P16: laws of what happens to the runs of a thread, over random histories of clients, workers, crashes and keepers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P3 and P4 if the process is killed within a transaction of a run store."""
+"""P3, P4 and P16 if the process is killed within a transaction of a run store."""
 
 from __future__ import annotations
 

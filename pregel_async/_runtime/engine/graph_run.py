@@ -34,7 +34,7 @@ from .runner import Runner
 from .settings import Settings
 
 
-class RunResult(msgspec.Struct, frozen=True):
+class EndedRun(msgspec.Struct, frozen=True):
     """The end of a run that did not fail.
 
     Attributes:
@@ -73,7 +73,7 @@ class GraphRun:
         self._board = graph.persistence.start
         self._begun = False  # True once the input or the resume has been applied to the board
 
-    async def run(self, call_input: CallInput) -> RunResult:
+    async def run(self, call_input: CallInput) -> EndedRun:
         """Run the graph until nothing is left to run, or until it pauses.
 
         Args:
@@ -123,7 +123,7 @@ class GraphRun:
             raise
         finally:
             REGISTERED.reset(token)
-        return RunResult(self._board, done, self._interrupts)
+        return EndedRun(self._board, done, self._interrupts)
 
     def _barrier(self, board: Board, tasks: Sequence[Task]) -> bool:
         """Return True if the run has to stop before these tasks: it is drained, or a limit is exceeded."""

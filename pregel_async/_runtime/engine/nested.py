@@ -30,7 +30,7 @@ from ..streaming.publisher import publisher_of_subgraph
 from ..tasks.context import ROUTER_BASE, AttemptContext
 from .assembly import run_of
 from .call_input import NO_INPUT, read_call_input
-from .graph_run import RunResult
+from .graph_run import EndedRun
 from .settings import Audience, Settings
 
 
@@ -66,7 +66,7 @@ class NestedCall(msgspec.Struct, frozen=True):
 
 async def run_nested(
     program: Program, value: Any, settings: Settings, nested: NestedCall, audience: Audience
-) -> RunResult:
+) -> EndedRun:
     """Run a subgraph.
 
     Args:

@@ -29,7 +29,7 @@ from ..streaming.publisher import publisher_of
 from ..tasks.context import CURRENT, RunContext
 from .assembly import run_of
 from .call_input import read_call_input
-from .graph_run import RunResult
+from .graph_run import EndedRun
 from .settings import Audience, Settings
 
 
@@ -41,7 +41,7 @@ def run(
     saver: BaseCheckpointSaver | None,
     codec: Codec | None,
     audience: Audience,
-) -> Coroutine[Any, Any, RunResult]:
+) -> Coroutine[Any, Any, EndedRun]:
     """Run a graph to its end, or until it pauses.
 
     Args:
@@ -98,7 +98,7 @@ def _calling_attempt() -> AttemptStarted | None:
     return None if outer is None else outer.observed.started
 
 
-async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> RunResult:
+async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> EndedRun:
     program, settings, audience = root_call.program, root_call.settings, root_call.audience
     call_input = read_call_input(program, root_call.value, kept_scalars)
     call_input.require_input(program, settings.thread_id)
@@ -120,7 +120,7 @@ async def _run_unstored(root_call: _RootCall, kept_scalars: frozenset[type]) -> 
     return _raise_if_stopped(run_context, await running)
 
 
-async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: Codec, thread_id: str) -> RunResult:
+async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: Codec, thread_id: str) -> EndedRun:
     program, settings, audience = root_call.program, root_call.settings, root_call.audience
     call_input = read_call_input(program, root_call.value, codec.kept_scalars)
     # Before the lease is acquired: a call that cannot succeed must not wait for another run's lease.
@@ -151,7 +151,7 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         for begin in audience.begun:
             if not await begin(namespace):
                 asks = namespace.questions()
-                return RunResult(namespace.start, not asks, tuple(asks))
+                return EndedRun(namespace.start, not asks, tuple(asks))
         publisher = publisher_of(
             program, audience.shown, audience.subscriptions, thread_id=thread_id, now=root_call.environment.now
         )
@@ -167,7 +167,7 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         return _raise_if_stopped(run_context, await running)
 
 
-def _raise_if_stopped(run_context: RunContext, result: RunResult) -> RunResult:
+def _raise_if_stopped(run_context: RunContext, result: EndedRun) -> EndedRun:
     """Return the end of a run, or raise the error for which the run stopped with work left."""
     if not result.done and not result.interrupts:
         for error in run_context.stop.errors:
