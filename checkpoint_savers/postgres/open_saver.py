@@ -93,6 +93,20 @@ class ConnectedSaver:
             raise
         write.result()
 
+    async def wait_for_release(self, payload: str) -> None:
+        """Wait until a thread may have been released. Without a listener, it never returns: callers also poll.
+
+        Args:
+            payload: what `notify_payload` makes of the thread.
+
+        Raises:
+            SaverClosedError: the saver is not open.
+        """
+        if self.listener is None:
+            await anyio.sleep_forever()
+        else:
+            await self.listener.wait_for_release(payload, self.driver)
+
     async def release_all(self, releases: Iterable[LeasedWrite]) -> None:
         """Release leases concurrently, before the driver closes.
 
