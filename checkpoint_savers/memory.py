@@ -38,6 +38,7 @@ from .records import (
 from .saver_port import PAGE
 
 if TYPE_CHECKING:
+    from .runs.memory import InMemoryRuns
     from .runs.port import RunStore
 
 
@@ -76,6 +77,41 @@ class _StoredThread(msgspec.Struct):
     def records_of(self, ns: str, checkpoint_id: CheckpointId) -> list[TaskRecord]:
         found = self.records.get((ns, checkpoint_id), {})
         return sorted(found.values(), key=lambda record: (record.index, record.task_id))
+
+    def commit(self, lease: Lease, commit: Commit) -> None:
+        """Store a superstep under a lease that is held. All checks come before the first change."""
+        rows = [text_row(row, pinned=False) for row in commit.rows]
+        head = (rows[-1].ns, rows[-1].checkpoint_id) if rows else commit.head
+        if head is not None and (self.heads.get(head[0]) != commit.expected_head or not (rows or head in self.rows)):
+            raise _lost(lease.thread_id, self)
+        keys = {(row.ns, row.checkpoint_id) for row in rows}
+        if len(keys) < len(rows) or not self.rows.keys().isdisjoint(keys):
+            raise _taken(lease.thread_id, "a checkpoint with one of these ids")
+        if commit.events:
+            shown = {event.key for event in commit.events}
+            if len(shown) < len(commit.events) or not self.events.keys().isdisjoint(shown):
+                raise _taken(lease.thread_id, "a row of events at one of these positions")
+        self.set_defaults(lease.thread_id, commit.metadata)
+        for row in rows:
+            self.insert(row)
+        if head is not None:
+            ns, tip = head
+            self.heads[ns] = tip
+        for event in commit.events:
+            self.add_event(event)
+        for ns, checkpoint_id, task_id in commit.clears:
+            records = self.records.get((ns, checkpoint_id))
+            if records is not None and records.pop(task_id, None) is not None and not records:
+                del self.records[ns, checkpoint_id]
+        self.put_records(commit.records)
+        self.expires_at = commit.expires_at
+
+    def set_defaults(self, thread_id: str, metadata: Mapping[str, Any]) -> None:
+        """Set keys of the thread's metadata which it lacks."""
+        if metadata:
+            self.metadata = write_metadata(
+                with_defaults(read_metadata(self.metadata, f"thread {thread_id!r}"), metadata)
+            )
 
     def insert(self, row: TextRow) -> None:
         self.rows[row.ns, row.checkpoint_id] = row
@@ -119,7 +155,7 @@ class InMemorySaver(BaseCheckpointSaver):
         super().__init__(codec=codec, clock=clock)
         self._lock = threading.Lock()
         self._threads: dict[str, _StoredThread] = {}
-        self._runs: RunStore | None = None
+        self._runs: InMemoryRuns | None = None  # made when it is first asked for
 
     async def __aenter__(self) -> Self:
         return self
@@ -146,41 +182,10 @@ class InMemorySaver(BaseCheckpointSaver):
             self._held(lease).expires_at = expires_at
 
     async def commit(self, lease: Lease, commit: Commit) -> None:
-        rows = [text_row(row, pinned=False) for row in commit.rows]
         with self._lock:
-            thread = self._held(lease)
-            # All checks come before the first change: there is no rollback here, and a commit is all or nothing.
-            head = (rows[-1].ns, rows[-1].checkpoint_id) if rows else commit.head
-            if head is not None and (
-                thread.heads.get(head[0]) != commit.expected_head or not (rows or head in thread.rows)
-            ):
-                raise _lost(lease.thread_id, thread)
-            keys = {(row.ns, row.checkpoint_id) for row in rows}
-            if len(keys) < len(rows) or not thread.rows.keys().isdisjoint(keys):
-                raise _taken(lease.thread_id, "a checkpoint with one of these ids")
-            if commit.events:
-                shown = {event.key for event in commit.events}
-                if len(shown) < len(commit.events) or not thread.events.keys().isdisjoint(shown):
-                    raise _taken(lease.thread_id, "a row of events at one of these positions")
-            if commit.metadata:
-                known = read_metadata(thread.metadata, f"thread {lease.thread_id!r}")
-                thread.metadata = write_metadata(with_defaults(known, commit.metadata))
-            for row in rows:
-                thread.insert(row)
-            if head is not None:
-                ns, tip = head
-                thread.heads[ns] = tip
-            for event in commit.events:
-                thread.add_event(event)
-            for ns, checkpoint_id, task_id in commit.clears:
-                records = thread.records.get((ns, checkpoint_id))
-                if records is not None and records.pop(task_id, None) is not None and not records:
-                    del thread.records[ns, checkpoint_id]
-            if commit.records:
-                thread.put_records(commit.records)
-            thread.expires_at = commit.expires_at
+            self._held(lease).commit(lease, commit)
             if commit.releases:
-                self._release(lease.thread_id, thread)
+                self._release(lease)
 
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         with self._lock:
@@ -190,9 +195,7 @@ class InMemorySaver(BaseCheckpointSaver):
 
     async def release(self, lease: Lease) -> None:
         with self._lock:
-            thread = self._threads.get(lease.thread_id)
-            if thread is not None and thread.epoch == lease.epoch and thread.owner == lease.owner:
-                self._release(lease.thread_id, thread)
+            self._release(lease)
 
     @property
     def runs(self) -> RunStore:
@@ -231,7 +234,7 @@ class InMemorySaver(BaseCheckpointSaver):
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
         with self._lock:
             thread = self._threads.get(thread_id)
-            if thread is None or thread.newest is None:
+            if thread is None or (thread.newest is None and not self._has_runs(thread_id)):
                 raise ThreadNotFoundError(thread_id)
             known = read_metadata(thread.metadata, f"thread {thread_id!r}")
             thread.metadata = write_metadata(with_changes(known, changes))
@@ -264,7 +267,7 @@ class InMemorySaver(BaseCheckpointSaver):
     async def erase(self, lease: Lease) -> None:
         with self._lock:
             self._held(lease)
-            del self._threads[lease.thread_id]
+            self._delete(lease.thread_id)
 
     async def threads(
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
@@ -371,7 +374,7 @@ class InMemorySaver(BaseCheckpointSaver):
                 return
             if thread.owner is not None and is_live(thread.owner, thread.expires_at, now=now):
                 raise ThreadBusyError(thread_id, holder=str(thread.owner), expires_at=thread.expires_at)
-            del self._threads[thread_id]
+            self._delete(thread_id)
 
     # The methods below are called with the lock held.
 
@@ -382,14 +385,21 @@ class InMemorySaver(BaseCheckpointSaver):
             raise _lost(lease.thread_id, thread)
         return thread
 
-    def _owner_of(self, thread_id: str) -> tuple[Owner | None, float]:
-        thread = self._threads.get(thread_id)
-        return (None, 0.0) if thread is None or thread.owner is None else (thread.owner, thread.expires_at)
+    def _release(self, lease: Lease) -> None:
+        thread = self._threads.get(lease.thread_id)
+        if thread is not None and thread.epoch == lease.epoch and thread.owner == lease.owner:
+            thread.owner = None
+            # A thread whose first run stored nothing would be listed for ever.
+            if thread.newest is None and not self._has_runs(lease.thread_id):
+                del self._threads[lease.thread_id]
 
-    def _release(self, thread_id: str, thread: _StoredThread) -> None:
-        thread.owner = None
-        if thread.newest is None:
-            del self._threads[thread_id]
+    def _has_runs(self, thread_id: str) -> bool:
+        return self._runs is not None and self._runs.has(thread_id)
+
+    def _delete(self, thread_id: str) -> None:
+        del self._threads[thread_id]
+        if self._runs is not None:
+            self._runs.forget(thread_id)
 
     def _page(
         self, thread_id: str | None, ns: str | None, before: Cursor | None, size: int
@@ -414,16 +424,53 @@ class InMemorySaver(BaseCheckpointSaver):
         ]
 
 
-def _runs_of(saver: InMemorySaver) -> RunStore:
+class _ThreadsOfRuns:
+    """The threads of a saver, as its run store uses them. All methods are called with the saver's lock.
+
+    Args:
+        threads: by id.
+        check: raises ThreadBusyError if a lease is no longer held.
+        release: releases a lease, if it is still held.
+    """
+
+    def __init__(
+        self,
+        threads: dict[str, _StoredThread],
+        *,
+        check: Callable[[Lease], object],
+        release: Callable[[Lease], None],
+    ) -> None:
+        self._threads = threads
+        self.check = check
+        self.release = release
+
+    def owner_of(self, thread_id: str) -> tuple[Owner | None, float]:
+        thread = self._threads.get(thread_id)
+        return (None, 0.0) if thread is None or thread.owner is None else (thread.owner, thread.expires_at)
+
+    def metadata_of(self, thread_id: str) -> dict[str, Any]:
+        thread = self._threads.get(thread_id)
+        return {} if thread is None else read_metadata(thread.metadata, f"thread {thread_id!r}")
+
+    def add(self, thread_id: str, metadata: Mapping[str, Any], lease: Lease | None, commit: Commit | None) -> None:
+        thread_id.encode()  # as in `acquire`
+        thread = self._threads.get(thread_id) or _StoredThread()
+        before = thread.metadata
+        try:
+            thread.set_defaults(thread_id, metadata)
+            if lease is not None and commit is not None:
+                thread.commit(lease, commit)
+        except BaseException:
+            thread.metadata = before
+            raise
+        self._threads[thread_id] = thread
+
+
+def _runs_of(saver: InMemorySaver) -> InMemoryRuns:
     from .runs.memory import InMemoryRuns  # imported late: few programs have a service
 
-    return InMemoryRuns(
-        saver._lock,
-        check=saver._held,
-        release=lambda lease: saver._release(lease.thread_id, saver._held(lease)),
-        owner_of=saver._owner_of,
-        clock=saver.clock,
-    )
+    threads = _ThreadsOfRuns(saver._threads, check=saver._held, release=saver._release)
+    return InMemoryRuns(threads, saver._lock, clock=lambda: saver.clock())
 
 
 def _header(row: TextRow, thread_id: str) -> Header:

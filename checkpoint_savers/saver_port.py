@@ -162,7 +162,8 @@ class SaverPort(ABC):
     async def release(self, lease: Lease) -> None:
         """Release the lease. Do nothing if it is no longer held.
 
-        A thread that holds no checkpoint is deleted. The release is durable when this returns.
+        A thread that holds no checkpoint is deleted, unless the saver's run store has a row of it. The release is
+        durable when this returns.
 
         Args:
             lease: the lease to release.
@@ -214,7 +215,8 @@ class SaverPort(ABC):
             changes: JSON values by key; None deletes the key, if the thread has it.
 
         Raises:
-            ThreadNotFoundError: the thread holds no checkpoint; nothing was stored.
+            ThreadNotFoundError: the thread holds no checkpoint, and the saver's run store has no row of it; nothing was
+                stored.
             StorageError: the database failed; nothing was changed.
             NotImplementedError: the saver stores no metadata of threads.
         """

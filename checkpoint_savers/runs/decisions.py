@@ -9,7 +9,8 @@ The rule that they keep: no transaction ends with a thread that has a due run an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -50,13 +51,15 @@ class Changes(NamedTuple, Generic[T]):
 
     Attributes:
         result: what the caller gets.
-        thread: the new row of the thread; None if it does not change.
+        thread: the new row of the thread, without its metadata; None if it does not change.
         runs: new and changed runs.
+        metadata: JSON values for the thread's metadata. Keys that the thread has already are not changed.
     """
 
     result: T
     thread: RunThreadRow | None = None
     runs: tuple[RunRow, ...] = ()
+    metadata: Mapping[str, Any] = MappingProxyType({})
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +86,7 @@ def start(found: Found, request: RunRequest, *, metadata: dict[str, Any] | None 
     Args:
         found: the thread's rows, with the run that has the request's idempotency key.
         request: the run.
-        metadata: the thread's metadata, if the thread is new.
+        metadata: for the thread: keys that its metadata lacks are set.
 
     Returns:
         The run; the first one of the same key and digest, if there is one.
@@ -101,9 +104,7 @@ def start(found: Found, request: RunRequest, *, metadata: dict[str, Any] | None 
         raise ThreadBusyError(found.thread_id, holder=f"run {found.open[0].run_id}")
     thread = found.thread
     if thread is None:
-        thread = RunThreadRow(
-            thread_id=found.thread_id, metadata=metadata or {}, created_at=found.now, updated_at=found.now
-        )
+        thread = RunThreadRow(thread_id=found.thread_id, created_at=found.now, updated_at=found.now)
     displaced: list[RunRow] = []
     if request.multitask == "interrupt" or request.multitask == "rollback":
         reason = f"multitask: {request.multitask}"
@@ -112,7 +113,7 @@ def start(found: Found, request: RunRequest, *, metadata: dict[str, Any] | None 
         request=request, thread_id=found.thread_id, seq=thread.runs + 1, status="pending", created_at=found.now
     )
     thread = replace(thread, runs=run.seq, assistant=thread.assistant or request.assistant)
-    return _settled(found, thread, [*displaced, run], run)
+    return _settled(found, thread, [*displaced, run], run)._replace(metadata=metadata or {})
 
 
 def cancel(found: Found, run_id: str, action: CancelAction, reason: str) -> Changes[RunRow]:

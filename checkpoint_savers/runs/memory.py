@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
-from ..records import Lease, Owner
+from msgspec.structs import replace
+
+from ..records import Commit, Lease, Owner
 from .decisions import Found
-from .port import PAGE, ActiveThread, Decide, RunStore, ends_work
+from .port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work
+from .queries import RowPosition, RunQuery, ThreadQuery, run_position
 from .rows import RunRow, RunThreadRow
 
 T = TypeVar("T")
+
+
+class Threads(Protocol):
+    """The threads of the saver. All methods are called with the saver's lock."""
+
+    @property
+    def check(self) -> Callable[[Lease], object]:
+        """Raises ThreadBusyError if a lease is no longer held."""
+        ...
+
+    @property
+    def release(self) -> Callable[[Lease], None]:
+        """Releases a lease, if it is still held."""
+        ...
+
+    def owner_of(self, thread_id: str) -> tuple[Owner | None, float]:
+        """Return the owner of a thread's lease, and when it expires."""
+        ...
+
+    def metadata_of(self, thread_id: str) -> dict[str, Any]:
+        """Return the metadata of a thread; none of an unknown thread."""
+        ...
+
+    def add(self, thread_id: str, metadata: Mapping[str, Any], lease: Lease | None, commit: Commit | None) -> None:
+        """Make a thread, set metadata that it lacks, and store a superstep without releasing: all of it, or nothing."""
 
 
 class InMemoryRuns(RunStore):
     """The runs of an `InMemorySaver`.
 
     Args:
+        threads: the saver's threads.
         lock: the saver's lock: a thread's lease and its runs are changed together.
-        check: raises ThreadBusyError if a lease is no longer held. Called with the lock.
-        release: releases a lease. Called with the lock.
-        owner_of: returns the owner of a thread's lease and when it expires. Called with the lock.
         clock: returns the time in unix seconds.
     """
 
-    def __init__(
-        self,
-        lock: AbstractContextManager[object],
-        *,
-        check: Callable[[Lease], object],
-        release: Callable[[Lease], None],
-        owner_of: Callable[[str], tuple[Owner | None, float]],
-        clock: Callable[[], float],
-    ) -> None:
+    look_every = float("inf")
+
+    def __init__(self, threads: Threads, lock: AbstractContextManager[object], *, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._saver = threads
         self._lock = lock
-        self._check = check
-        self._release = release
-        self._owner_of = owner_of
         self._clock = clock
         self._threads: dict[str, RunThreadRow] = {}
         self._runs: dict[str, RunRow] = {}
@@ -52,26 +71,55 @@ class InMemoryRuns(RunStore):
         run_id: str | None = None,
         idempotency_key: str | None = None,
         lease: Lease | None = None,
+        commit: Commit | None = None,
     ) -> T:
+        check_commit(lease, commit)
         with self._lock:
             if lease is not None:
-                self._check(lease)
+                self._saver.check(lease)
             named = run_id if idempotency_key is None else self._by_key.get(idempotency_key)
             found = Found(
                 thread_id=thread_id,
-                thread=self._threads.get(thread_id),
+                thread=self._row(thread_id),
                 open=tuple(sorted(self._open.get(thread_id, {}).values(), key=lambda run: run.order)),
                 named=None if named is None else self._runs.get(named),
                 now=self._clock(),
             )
             changes = decide(found)
+            # First what may be refused: there is no rollback here.
+            if changes.thread is not None or changes.metadata or commit is not None:
+                self._saver.add(thread_id, changes.metadata, lease, commit)
             for run in changes.runs:
                 self._store(run)
             if changes.thread is not None:
-                self._threads[thread_id] = changes.thread
-            if lease is not None and ends_work(found, changes, lease):
-                self._release(lease)
-            return changes.result
+                self._threads[thread_id] = replace(changes.thread, metadata={})
+            if lease is not None and (ends_work(found, changes, lease) or (commit is not None and commit.releases)):
+                self._saver.release(lease)
+        if changes.thread is not None or changes.runs:
+            self.changes.notify()
+        return changes.result
+
+    def has(self, thread_id: str) -> bool:
+        """Return True if a thread has a row here. Called with the lock."""
+        return thread_id in self._threads
+
+    def forget(self, thread_id: str) -> None:
+        """Delete the runs and the row of a thread. Called with the lock."""
+        if self._threads.pop(thread_id, None) is None:
+            return
+        self._open.pop(thread_id, None)
+        for run in [run for run in self._runs.values() if run.thread_id == thread_id]:
+            del self._runs[run.run_id]
+            if run.request.idempotency_key is not None:
+                del self._by_key[run.request.idempotency_key]
+        self.changes.notify()
+
+    def _row(self, thread_id: str) -> RunThreadRow | None:
+        row = self._threads.get(thread_id)
+        return None if row is None else replace(row, metadata=self._saver.metadata_of(thread_id))
+
+    def _rows(self) -> list[RunThreadRow]:
+        return [replace(row, metadata=self._saver.metadata_of(row.thread_id)) for row in self._threads.values()]
 
     def _store(self, run: RunRow) -> None:
         self._runs[run.run_id] = run
@@ -91,27 +139,49 @@ class InMemoryRuns(RunStore):
 
     async def get_thread(self, thread_id: str) -> RunThreadRow | None:
         with self._lock:
-            return self._threads.get(thread_id)
+            return self._row(thread_id)
 
     async def queued(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
         with self._lock:
-            found = [row for row in self._threads.values() if row.activation == "queued"]
+            found = [row for row in self._rows() if row.activation == "queued"]
         return _first(found, limit, lambda row: (-row.priority, row.activation_at))
 
     async def due(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
         with self._lock:
             now = self._clock()
-            found = [row for row in self._threads.values() if 0 < row.wake_at <= now]
+            found = [row for row in self._rows() if 0 < row.wake_at <= now]
         return _first(found, limit, lambda row: (row.wake_at,))
 
     async def active(self, *, limit: int = PAGE) -> tuple[ActiveThread, ...]:
         with self._lock:
-            found = [row for row in self._threads.values() if row.activation == "active"]
+            found = [row for row in self._rows() if row.activation == "active"]
             first = _first(found, limit, lambda row: (row.activation_at,))
-            return tuple([ActiveThread(row, *self._owner_of(row.thread_id)) for row in first])
+            return tuple([ActiveThread(row, *self._saver.owner_of(row.thread_id)) for row in first])
+
+    async def find_runs(self, query: RunQuery, *, after: RowPosition | None, limit: int) -> list[RunRow]:
+        with self._lock:
+            found = [run for run in self._runs.values() if query.matches(run)]
+        found.sort(key=run_position, reverse=True)
+        return [run for run in found if after is None or run_position(run) < after][: max(limit, 0)]
+
+    async def find_threads(self, query: ThreadQuery, *, after: RowPosition | None, limit: int) -> list[RunThreadRow]:
+        with self._lock:
+            found = [row for row in self._rows() if query.matches(row)]
+        found.sort(key=query.position, reverse=query.descending)
+        if after is not None:
+            found = [row for row in found if query.is_behind(row, after)]
+        return found[: max(limit, 0)]
+
+    async def count_runs(self, query: RunQuery) -> int:
+        with self._lock:
+            return sum([query.matches(run) for run in self._runs.values()])
+
+    async def count_threads(self, query: ThreadQuery) -> int:
+        with self._lock:
+            return sum([query.matches(row) for row in self._rows()])
 
 
 def _first(
     rows: Iterable[RunThreadRow], limit: int, key: Callable[[RunThreadRow], tuple[float, ...]]
 ) -> tuple[RunThreadRow, ...]:
-    return tuple(sorted(rows, key=key)[:limit])
+    return tuple(sorted(rows, key=key)[: max(limit, 0)])

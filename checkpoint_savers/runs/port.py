@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from ..errors import RunNotFoundError
-from ..records import Lease, Owner
+from ..records import Commit, Lease, Owner
 from . import decisions
+from .changes import ChangeSignal
 from .decisions import Changes, Found, RunOutcome
+from .queries import RUN_ORDER, Page, RowPosition, RunQuery, ThreadQuery, page_of, read_cursor, run_position
 from .rows import CancelAction, RunRequest, RunRow, RunThreadRow
 
 T = TypeVar("T")
@@ -40,7 +42,18 @@ class RunStore(ABC):
 
     An implementation has one writing method, `transact`, and a few listings. What happens to runs is decided by the
     functions of `decisions.py`, the same for all databases.
+
+    A thread's metadata are those of the saver's thread, and so is its end: deleting or erasing a thread deletes its
+    runs and its row here in the same transaction.
+
+    Attributes:
+        look_every: seconds after which `wait_for_change` looks whether another process has changed something.
     """
+
+    look_every: ClassVar[float] = 0.25
+
+    def __init__(self) -> None:
+        self.changes = ChangeSignal()
 
     @abstractmethod
     async def transact(
@@ -51,10 +64,18 @@ class RunStore(ABC):
         run_id: str | None = None,
         idempotency_key: str | None = None,
         lease: Lease | None = None,
+        commit: Commit | None = None,
     ) -> T:
         """Change the runs of a thread in one transaction.
 
         It locks the thread, reads its rows, calls `decide`, and writes the changes. They are durable when it returns.
+
+        If the changes have a row or metadata of a thread that the saver does not know, they make the saver's thread,
+        too: with epoch 0, and without an owner or a checkpoint. A thread with a row here remains when a lease on it is
+        released.
+
+        An implementation calls `self.changes.notify()` after each transaction that wrote rows of runs or threads, also
+        after one that deleted them.
 
         Args:
             thread_id: the thread.
@@ -63,13 +84,17 @@ class RunStore(ABC):
             idempotency_key: or the key of that run; ignored if there is none.
             lease: compared in the transaction. It is released there, too, if it is not that of an active thread
                 afterwards: the work under it is done.
+            commit: a superstep to store in the same transaction, as the saver's `commit` does. It needs `lease`, and
+                may release it.
 
         Returns:
             The result of the decision.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the lease is no longer held. Nothing was written.
-            StorageError: the database failed.
+            ThreadBusyError: with `lost=True`: the lease is no longer held, or the commit's head is not the expected
+                one. Nothing was written.
+            StorageError: the database failed, or a row of the commit is stored already. Nothing was written.
+            ValueError: a commit without a lease.
         """
 
     @abstractmethod
@@ -92,13 +117,82 @@ class RunStore(ABC):
     async def active(self, *, limit: int = PAGE) -> tuple[ActiveThread, ...]:
         """List active threads, the longest active ones first, with the owners of their leases."""
 
+    @abstractmethod
+    async def find_runs(self, query: RunQuery, *, after: RowPosition | None, limit: int) -> Sequence[RunRow]:
+        """Return up to `limit` runs, newest first, whose positions are smaller than `after`. See `search_runs`."""
+
+    @abstractmethod
+    async def find_threads(
+        self, query: ThreadQuery, *, after: RowPosition | None, limit: int
+    ) -> Sequence[RunThreadRow]:
+        """Return up to `limit` threads behind `after`, in the query's order. See `search_threads`."""
+
+    @abstractmethod
+    async def count_runs(self, query: RunQuery) -> int:
+        """Return the number of runs that `search_runs` finds on all pages."""
+
+    @abstractmethod
+    async def count_threads(self, query: ThreadQuery) -> int:
+        """Return the number of threads that `search_threads` finds on all pages."""
+
+    async def search_runs(self, query: RunQuery, *, limit: int = PAGE, after: str | None = None) -> Page[RunRow]:
+        """Return a page of runs, newest first, by the time at which they were accepted and then by id.
+
+        Args:
+            query: which runs.
+            limit: maximum number of runs.
+            after: `next` of the page before; None for the first page.
+
+        Raises:
+            ValueError: `after` is malformed.
+        """
+        rows = await self.find_runs(query, after=read_cursor(after, RUN_ORDER), limit=limit + 1)
+        return page_of(rows, limit, RUN_ORDER, run_position)
+
+    async def search_threads(
+        self, query: ThreadQuery, *, limit: int = PAGE, after: str | None = None
+    ) -> Page[RunThreadRow]:
+        """Return a page of threads, in the query's order.
+
+        Args:
+            query: which threads, and their order.
+            limit: maximum number of threads.
+            after: `next` of the page before, of the same order; None for the first page.
+
+        Raises:
+            ValueError: `after` is malformed, or of another order.
+        """
+        rows = await self.find_threads(query, after=read_cursor(after, query.order), limit=limit + 1)
+        return page_of(rows, limit, query.order, query.position)
+
+    async def wait_for_change(self, seen: int = 0) -> int:
+        """Wait until runs or threads may have changed, in any process.
+
+        Callers look at what they wait for between two calls, and pass the number that the call before returned: no
+        change is missed then. The first call, with 0, returns at once.
+
+        Args:
+            seen: the number that was returned before; 0 at first.
+
+        Returns:
+            Another number.
+        """
+        while (number := await self.changes.wait(seen, self.look_every)) == seen:
+            if await self.has_changed_elsewhere():
+                self.changes.notify()
+        return number
+
+    async def has_changed_elsewhere(self) -> bool:
+        """Return True if another process may have changed something since the last call. The default assumes so."""
+        return True
+
     async def start(self, thread_id: str, request: RunRequest, *, metadata: dict[str, Any] | None = None) -> RunRow:
         """Accept a run. See `decisions.start`, also for the errors.
 
         Args:
             thread_id: its thread, which may be new.
             request: what is asked for.
-            metadata: the thread's metadata, if it is new.
+            metadata: for the thread: keys that its metadata lacks are set.
 
         Returns:
             The run, or the first one with the same idempotency key.
@@ -138,14 +232,16 @@ class RunStore(ABC):
         decide = partial(decisions.take, activation_no=activation_no, epoch=lease.epoch, worker=worker)
         return await self.transact(lease.thread_id, decide, lease=lease)
 
-    async def begin(self, lease: Lease, run_id: str) -> None:
+    async def begin(self, lease: Lease, run_id: str, commit: Commit | None = None) -> None:
         """Note that a run's input is stored, and that it makes progress. See `decisions.begin`.
 
         Args:
             lease: the lease under which it was taken.
             run_id: the run.
+            commit: the superstep with the input, which is stored in the same transaction.
         """
-        await self.transact(lease.thread_id, partial(decisions.begin, epoch=lease.epoch), run_id=run_id, lease=lease)
+        decide = partial(decisions.begin, epoch=lease.epoch)
+        await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease, commit=commit)
 
     async def end(self, lease: Lease, run_id: str, outcome: RunOutcome, *, take_next: bool = True) -> RunRow | None:
         """End a run, and take the next one. See `decisions.end`.
@@ -182,6 +278,20 @@ class RunStore(ABC):
             False if it has changed since, or if nothing of it is due.
         """
         return await self.transact(seen.thread_id, partial(decisions.requeue, seen=seen))
+
+
+def check_commit(lease: Lease | None, commit: Commit | None) -> None:
+    """Refuse a superstep without the lease that it needs.
+
+    Args:
+        lease: the lease that was passed to `transact`.
+        commit: the superstep.
+
+    Raises:
+        ValueError: there is a commit and no lease.
+    """
+    if commit is not None and lease is None:
+        raise ValueError("a commit is stored under a lease: pass lease=, too")
 
 
 def ends_work(found: Found, changes: Changes[Any], lease: Lease) -> bool:

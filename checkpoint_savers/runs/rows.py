@@ -144,7 +144,8 @@ class RunThreadRow(msgspec.Struct, frozen=True, kw_only=True):
         status: see `ThreadStatus`.
         rest: the status that it has when no run is open.
         assistant: of its first run; "" before.
-        metadata: JSON values, by which threads are searched.
+        metadata: JSON values, by which threads are searched. They are the metadata of the saver's thread, and filled
+            when the row is read: `decisions.Changes.metadata` and the saver's `update_thread` change them.
         values: the root graph's state when the last run ended, as JSON values; None if it is not kept.
         interrupts: the open questions, as JSON values, by task id.
         error: of the last run that ended; None if it did not fail.

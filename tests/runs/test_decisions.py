@@ -316,7 +316,7 @@ def test_a_time_limit_that_passes_without_a_worker() -> None:
     assert rows.apply(decisions.requeue(rows.found(), rows.thread))
     assert rows.take() is None
     assert rows.runs["a"].status == "timeout"
-    assert rows.thread is not None and rows.thread.status == "error"
+    assert rows.thread.status == "error"
 
 
 def test_a_rollback_remains_one() -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import pytest
 
 from checkpoint_savers import InMemorySaver
+from checkpoint_savers.conformance.caches.conformance import Clock
 from checkpoint_savers.conformance.runs.conformance import OpenSaverAt, RunStoreConformance
 
 
 class TestInMemoryRuns(RunStoreConformance):
     @pytest.fixture
     def open_saver(self) -> OpenSaverAt:
-        return lambda clock: nullcontext(InMemorySaver(clock=clock))
+        savers: list[InMemorySaver] = []
+
+        def open_saver(clock: Clock) -> AbstractAsyncContextManager[InMemorySaver]:
+            savers.append(savers[0] if savers else InMemorySaver(clock=clock))
+            return nullcontext(savers[0])
+
+        return open_saver

@@ -1,0 +1,77 @@
+"""Clauses about waiting for changes."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from ...abc import BaseCheckpointSaver
+from ...runs.port import RunStore
+from ..caches.conformance import Clock
+from ..savers.suite import in_threads
+from .suite import OpenSaverAt, RunSuite, request
+
+
+class Waiting(RunSuite):
+    async def test_a_change_is_noticed(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """`wait_for_change` returns at once at first, and then after a change; none is missed between two calls."""
+        seen = await runs.wait_for_change()
+        assert seen > 0
+        await runs.start("t", request("a"))  # before the call
+        with anyio.fail_after(30):
+            later = await runs.wait_for_change(seen)
+        assert later != seen
+        found: list[int] = []
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(self.wait_for_pending, runs, 3, found)
+            for name in ("b", "c"):
+                await anyio.lowlevel.checkpoint()
+                await runs.start("t", request(name))
+        assert found == [3, 3, 3]
+        await self.acquire(saver)
+        with pytest.raises(TimeoutError), anyio.fail_after(0):  # a call that is cancelled leaves nothing
+            while True:
+                later = await runs.wait_for_change(later)
+
+    async def wait_for_pending(self, runs: RunStore, number: int, found: list[int]) -> None:
+        """Wait until the thread has as many pending runs, and add the number to a list."""
+        seen = 0
+        with anyio.fail_after(30):
+            while True:
+                seen = await runs.wait_for_change(seen)
+                thread = await runs.get_thread("t")
+                if thread is not None and thread.pending == number:
+                    found.append(thread.pending)
+                    return
+
+    async def test_a_change_on_another_loop(self, runs: RunStore) -> None:
+        """Waiting tasks of each event loop of the process are woken."""
+        found: list[int] = []
+
+        async def start() -> None:
+            for name in ("a", "b"):
+                await runs.start("t", request(name))
+
+        await in_threads(*[lambda: self.wait_for_pending(runs, 2, found)] * 4, start)
+        assert found == [2] * 4
+
+    async def test_a_deletion_is_a_change(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        await runs.start("t", request("a"))
+        seen = await runs.wait_for_change()
+        await saver.adelete_thread("t")
+        with anyio.fail_after(30):
+            while await runs.get_run("a") is not None:
+                seen = await runs.wait_for_change(seen)
+        assert await runs.wait_for_change(seen - 1) >= seen
+
+    async def test_a_change_by_another_saver(self, runs: RunStore, open_saver: OpenSaverAt, clock: Clock) -> None:
+        """A change that another connection makes is noticed, too."""
+        found: list[int] = []
+        async with open_saver(clock) as other, anyio.create_task_group() as group:
+            assert other.runs is not None
+            group.start_soon(self.wait_for_pending, runs, 1, found)
+            await anyio.lowlevel.checkpoint()
+            await other.runs.start("t", request("a"))
+        assert found == [1]

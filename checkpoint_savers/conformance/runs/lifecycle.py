@@ -1,0 +1,206 @@
+"""Clauses about runs from start to end: each change is one transaction, under the lease where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ...abc import BaseCheckpointSaver
+from ...errors import RunNotFoundError, RunOverError, ThreadBusyError
+from ...runs.decisions import Changes, Found, RunOutcome
+from ...runs.port import RunStore
+from ...runs.rows import RunRow
+from ..caches.conformance import Clock
+from ..savers.suite import here, in_threads
+from .suite import SUCCESS, RunSuite, request
+
+
+class Lifecycle(RunSuite):
+    async def test_a_run_from_start_to_end(self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock) -> None:
+        """P4: a run is stored when `start` returns. A worker takes it under a lease, which its end releases."""
+        run = await runs.start("t", request("a", metadata={"n": 1}), metadata={"owner": "ada"})
+        assert await runs.get_run("a") == run
+        assert (run.status, run.seq, run.request.payload, run.created_at) == ("pending", 1, b"payload", clock.now)
+        thread = await self.thread_of(runs)
+        assert (thread.status, thread.activation, thread.pending) == ("busy", "queued", 1)
+        assert (thread.metadata, thread.assistant) == ({"owner": "ada"}, "graph")
+
+        lease = await self.acquire(saver)
+        taken = await runs.take(lease, thread.activation_no, worker="w")
+        assert taken is not None and (taken.status, taken.attempt, taken.worker) == ("running", 1, "w")
+        with pytest.raises(ThreadBusyError):
+            await self.acquire(saver, "other")
+        await runs.begin(lease, "a")
+        clock.now += 5
+        assert await runs.end(lease, "a", SUCCESS) is None
+
+        ended = await runs.get_run("a")
+        assert ended is not None and (ended.status, ended.begun, ended.ended_at) == ("success", True, clock.now)
+        thread = await self.thread_of(runs)
+        assert (thread.status, thread.activation, thread.pending, thread.values) == ("idle", "none", 0, {"x": 1})
+        await self.acquire(saver, "other")  # the lease was released in the same transaction
+
+    async def test_unknown_ids(self, runs: RunStore) -> None:
+        assert await runs.get_run("nothing") is None and await runs.get_thread("nothing") is None
+        with pytest.raises(RunNotFoundError):
+            await runs.cancel("nothing")
+
+    async def test_a_decision_that_raises_changes_nothing(self, runs: RunStore) -> None:
+        """P3: the transaction is rolled back, and the error reaches the caller."""
+        await runs.start("t", request("a"))
+        before = await runs.get_run("a"), await runs.get_thread("t")
+
+        def refuse(found: Found) -> Changes[None]:
+            assert found.thread is not None and [run.run_id for run in found.open] == ["a"]
+            raise ThreadBusyError("t")
+
+        with pytest.raises(ThreadBusyError):
+            await runs.transact("t", refuse)
+        with pytest.raises(ThreadBusyError):
+            await runs.start("t", request("b", multitask="reject"))
+        assert (await runs.get_run("a"), await runs.get_thread("t")) == before
+        assert await runs.get_run("b") is None
+
+    async def test_a_lost_lease_writes_nothing(self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock) -> None:
+        """P6: a worker whose lease was taken over is refused, also before its run is taken again."""
+        await runs.start("t", request("a"))
+        late = await self.acquire(saver, "late")
+        assert await runs.take(late, 1, worker="late") is not None
+        clock.now += 60
+        lease = await self.acquire(saver, "next")
+
+        async def refused() -> None:
+            before = await runs.get_run("a"), await runs.get_thread("t")
+            writes: tuple[Callable[[], Awaitable[object]], ...] = (
+                lambda: runs.begin(late, "a"),
+                lambda: runs.end(late, "a", SUCCESS),
+                lambda: runs.give_back(late, "a"),
+                lambda: runs.take(late, 1, worker="late"),
+            )
+            for write in writes:
+                with pytest.raises(ThreadBusyError) as caught:
+                    await write()
+                assert caught.value.lost
+            assert (await runs.get_run("a"), await runs.get_thread("t")) == before
+
+        await refused()
+        assert await runs.requeue(await self.thread_of(runs))
+        await refused()
+        again = await runs.take(lease, 2, worker="next")
+        assert again is not None and (again.run_id, again.attempt, again.stalls) == ("a", 2, 2)
+        await refused()
+        assert await runs.end(lease, "a", SUCCESS) is None
+
+    async def test_a_stale_wake_up_releases_the_lease(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """A worker that finds nothing to do leaves neither its lease nor a change."""
+        await runs.start("t", request("a"))
+        before = await self.thread_of(runs)
+        lease = await self.acquire(saver)
+        assert await runs.take(lease, 7, worker="w") is None
+        assert await self.thread_of(runs) == before
+        await self.acquire(saver, "other")
+
+    async def test_a_run_that_is_given_back(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """It is pending again, its input is not applied again, and another worker may take it at once."""
+        await runs.start("t", request("a"))
+        lease = await self.acquire(saver)
+        assert await runs.take(lease, 1, worker="w") is not None
+        await runs.begin(lease, "a")
+        await runs.give_back(lease, "a")
+        lease = await self.acquire(saver, "other")
+        run = await runs.take(lease, 2, worker="other")
+        assert run is not None and (run.begun, run.attempt, run.stalls, run.worker) == (True, 2, 1, "other")
+
+    async def test_runs_of_a_thread_in_order(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """By priority, and then as they were accepted."""
+        for name, priority in (("a", 0), ("b", 5), ("c", 0), ("d", 5)):
+            await runs.start("t", request(name, priority=priority))
+        assert await self.work(saver, runs) == ["b", "d", "a", "c"]
+
+    async def test_a_run_that_is_due_later(self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock) -> None:
+        """Its thread is busy, and not queued before the time has come."""
+        await runs.start("t", request("a", due=clock.now + 10))
+        thread = await self.thread_of(runs)
+        assert (thread.status, thread.activation, thread.wake_at) == ("busy", "none", clock.now + 10)
+        assert await runs.due() == () and not await runs.requeue(thread)
+        clock.now += 10
+        assert await runs.due() == (thread,)
+        assert await runs.requeue(thread)
+        assert await runs.due() == ()
+        assert await self.work(saver, runs) == ["a"]
+
+    async def test_listings(self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock) -> None:
+        """Queued threads by priority and age; active ones with the owners of their leases; pages are bounded."""
+        for number, priority in enumerate((0, 5, 0, 5)):
+            await runs.start(f"t{number}", request(f"r{number}", priority=priority))
+            clock.now += 1
+        queued = await runs.queued()
+        assert [thread.thread_id for thread in queued] == ["t1", "t3", "t0", "t2"]
+        assert await runs.queued(limit=2) == queued[:2]
+        assert await runs.active() == ()
+        for number in (2, 0):
+            lease = await self.acquire(saver, f"w{number}", thread_id=f"t{number}")
+            assert await runs.take(lease, 1, worker="w") is not None
+            clock.now += 1
+        active = await runs.active()
+        assert [(each.thread.thread_id, each.owner) for each in active] == [("t2", here("w2")), ("t0", here("w0"))]
+        assert active[0].expires_at == clock.now + 28
+        assert [each.thread.thread_id for each in await runs.active(limit=1)] == ["t2"]
+        assert [thread.thread_id for thread in await runs.queued()] == ["t1", "t3"]
+
+    async def test_cancelling(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """A pending run ends at once; a running one has a request, and ends by its worker; an ended one is refused."""
+        await runs.start("t", request("a"))
+        lease = await self.acquire(saver)
+        assert await runs.take(lease, 1, worker="w") is not None
+        await runs.start("t", request("b"))
+        pending = await runs.cancel("b", reason="user")
+        assert (pending.status, pending.cancel_reason, pending.hidden) == ("cancelled", "user", False)
+        running = await runs.cancel("a", action="rollback")
+        assert (running.status, running.cancel) == ("running", "rollback")
+        cancelled = RunOutcome(status="cancelled", rest="idle")
+        assert await runs.end(lease, "a", cancelled) is None
+        ended = await runs.get_run("a")
+        assert ended is not None and (ended.status, ended.hidden) == ("cancelled", True)
+        with pytest.raises(RunNotFoundError):
+            await runs.cancel("a")
+        with pytest.raises(RunOverError, match="has ended with status 'cancelled'"):
+            await runs.cancel("b")
+
+    async def test_an_idempotency_key(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """A key belongs to one run, on whatever thread it is used again and however often at the same time."""
+        first = await runs.start("t", request("a", idempotency_key="k"))
+        assert await runs.start("other", request("b", idempotency_key="k")) == first
+        assert await runs.get_thread("other") is None
+        assert await self.work(saver, runs) == ["a"]
+        again = await runs.start("t", request("c", idempotency_key="k"))
+        assert (again.run_id, again.status) == ("a", "success")
+
+        started: list[RunRow] = []
+
+        async def start(name: str) -> None:
+            started.append(await runs.start("t", request(name, idempotency_key="many")))
+
+        await in_threads(*[lambda name=f"n{number}": start(name) for number in range(6)])
+        assert len({run.run_id for run in started}) == 1
+
+    async def test_no_run_is_left_behind(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """Runs that are accepted while a worker ends the one before are taken, or their thread is queued."""
+        names = [f"r{number}" for number in range(40)]
+        done: list[str] = []
+
+        async def start(some: list[str]) -> None:
+            for name in some:
+                await runs.start("t", request(name))
+
+        async def work() -> None:
+            while len(done) < len(names):
+                thread = await runs.get_thread("t")
+                if thread is not None and thread.activation == "queued":
+                    done.extend(await self.work(saver, runs))
+
+        await in_threads(lambda: start(names[::2]), lambda: start(names[1::2]), work)
+        assert sorted(done) == sorted(names)
+        thread = await self.thread_of(runs)
+        assert (thread.activation, thread.pending, thread.status, thread.runs) == ("none", 0, "idle", 40)
