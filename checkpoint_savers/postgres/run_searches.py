@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..runs.port import ActiveThread
-from ..runs.queries import Position, RunQuery, ThreadQuery
+from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
 from .connections import PostgresCursor
 from .escaping import escape
@@ -97,7 +97,7 @@ class RunSearches:
         return tuple(map(active_of, await self._all(cursor, _ACTIVE, _bounded(limit))))
 
     async def find_runs(
-        self, cursor: PostgresCursor, query: RunQuery, after: Position | None, limit: int
+        self, cursor: PostgresCursor, query: RunQuery, after: RowPosition | None, limit: int
     ) -> list[RunRow]:
         """Return runs, newest first. See `RunStore.find_runs`.
 
@@ -115,7 +115,7 @@ class RunSearches:
         return [run_of(row) for row in await self._found(cursor, text, conditions, order, limit)]
 
     async def find_threads(
-        self, cursor: PostgresCursor, query: ThreadQuery, after: Position | None, limit: int
+        self, cursor: PostgresCursor, query: ThreadQuery, after: RowPosition | None, limit: int
     ) -> list[RunThreadRow]:
         """Return threads, in the query's order. See `RunStore.find_threads`.
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..records import Commit, Lease
 from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
-from ..runs.queries import Position, RunQuery, ThreadQuery
+from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
 from .run_searches import RunSearches
 from .run_transactions import OnQueued, RunAttempt, RunTransactions
@@ -105,10 +105,10 @@ class PostgresRuns(RunStore):
     async def active(self, *, limit: int = PAGE) -> tuple[ActiveThread, ...]:
         return await self._run(self._searches.active, limit)
 
-    async def find_runs(self, query: RunQuery, *, after: Position | None, limit: int) -> Sequence[RunRow]:
+    async def find_runs(self, query: RunQuery, *, after: RowPosition | None, limit: int) -> Sequence[RunRow]:
         return await self._run(self._searches.find_runs, query, after, limit)
 
-    async def find_threads(self, query: ThreadQuery, *, after: Position | None, limit: int) -> Sequence[RunThreadRow]:
+    async def find_threads(self, query: ThreadQuery, *, after: RowPosition | None, limit: int) -> Sequence[RunThreadRow]:
         return await self._run(self._searches.find_threads, query, after, limit)
 
     async def count_runs(self, query: RunQuery) -> int:

@@ -9,7 +9,7 @@ import pytest
 from checkpoint_savers import PostgresSaver
 from checkpoint_savers.conformance.runs.conformance import OpenSaverAt, RunStoreConformance
 from checkpoint_savers.conformance.runs.lifecycle import Lifecycle
-from checkpoint_savers.conformance.runs.search import Search
+from checkpoint_savers.conformance.runs.search import RunSearch
 from checkpoint_savers.conformance.runs.supersteps import Supersteps
 from tests.helpers.postgres_tools import Pooler, conninfo, empty, made_schema, pooler
 
@@ -20,6 +20,12 @@ def schema() -> Iterator[str]:
         yield schema
 
 
+@pytest.fixture(scope="module")
+def behind() -> Iterator[Pooler]:
+    with pooler(conninfo()) as behind:
+        yield behind
+
+
 class TestPostgresRuns(RunStoreConformance):
     @pytest.fixture
     def open_saver(self, schema: str) -> OpenSaverAt:
@@ -27,13 +33,8 @@ class TestPostgresRuns(RunStoreConformance):
         return lambda clock: PostgresSaver.from_conn_string(conninfo(), schema=schema, clock=clock, busy_timeout=60)
 
 
-class TestBehindAPooler(Lifecycle, Supersteps, Search):
+class TestBehindAPooler(Lifecycle, Supersteps, RunSearch):
     """Each transaction may run in another session than the one before."""
-
-    @pytest.fixture(scope="class")
-    def behind(self) -> Iterator[Pooler]:
-        with pooler(conninfo()) as behind:
-            yield behind
 
     @pytest.fixture
     def open_saver(self, behind: Pooler, schema: str) -> OpenSaverAt:
