@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from ..runs.port import ActiveThread
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery

@@ -56,7 +56,8 @@ for longer."""
 _LOCK_RUNS: Final = f"""
 INSERT INTO {{s}}.pregel_run_threads (thread_id)
 SELECT %b FROM (
-    SELECT set_config('lock_timeout', %b, true), set_config('idle_in_transaction_session_timeout', '{IDLE_TIMEOUT}s', true)
+    SELECT set_config('lock_timeout', %b, true),
+        set_config('idle_in_transaction_session_timeout', '{IDLE_TIMEOUT}s', true)
 ) AS settings
 ON CONFLICT (thread_id) DO UPDATE SET status = excluded.status WHERE false
 RETURNING 1
@@ -201,9 +202,7 @@ class RunTransactions:
         writing: stores supersteps.
     """
 
-    def __init__(
-        self, schema: str, name: str, where: str, busy_timeout: float, *, writing: WriteStatements
-    ) -> None:
+    def __init__(self, schema: str, name: str, where: str, busy_timeout: float, *, writing: WriteStatements) -> None:
         self._schema = schema
         self._name = name
         self._where = where
@@ -285,21 +284,23 @@ class RunTransactions:
             statement, named = _NAMED, (escape(attempt.run_id),)
         elif attempt.idempotency_key is not None:
             statement, named = _OF_KEY, (escape(attempt.idempotency_key),)
-        write: LeasedWrite | None = None
+        # Its number is the one after the thread's last, as it is not queued: see `LeasedWrite`.
+        write = None if lease is None or attempt.commit is None else LeasedWrite(lease, attempt.commit)
+        stored = new_cursor(connection)
         async with _pipeline(connection):
             await new_cursor(connection).execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
             made = await self._run(connection, _LOCK_RUNS, thread_id, self._lock_timeout)
             holders = await self._run(connection, _LOCK_THREAD if lease is None else _LOCK_LEASED, thread_id)
-            if lease is not None and attempt.commit is not None:
-                write = LeasedWrite(lease, attempt.commit)
-                if await self._writing.store(new_cursor(connection), [write]):
-                    raise AssertionError("the row of a thread that this transaction has locked was locked by another")
+            if write is not None:
+                await self._writing.send(stored, [write])
             threads = await self._run(connection, _READ_THREAD, thread_id)
             runs = await self._run(connection, statement, thread_id, *named)
         if lease is not None:
             _check_lease(lease, await holders.fetchall())
         if write is not None:
+            locked = await self._writing.receive(stored, [write])
             write.result()
+            assert not locked, "the row is locked by this transaction"
         ((now, xid, version, *columns),) = await threads.fetchall()
         if lease is None and version is not None and version > SAVER.version:
             raise UnsupportedFormatError(self._where, version, SAVER.version)

@@ -47,6 +47,7 @@ from .writing import LeasedWrite, WriteNumbers, WriteStatements, notify_payload
 
 T = TypeVar("T")
 
+
 class PostgresSaver(PostgresClient, BaseCheckpointSaver):
     """Stores threads in PostgreSQL, which any number of processes on any number of machines may use at once.
 
@@ -314,11 +315,11 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         attempt = UpkeepAttempt()
         await self._run(self._upkeep.erase, lease, attempt, interrupted=attempt.interrupted)
         self._forget(lease)
-        self.runs.changes.notify()
+        self.runs.notify()
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self._run(self._upkeep.delete, thread_id, self.clock(), interrupted=UpkeepAttempt().interrupted)
-        self.runs.changes.notify()
+        self.runs.notify()
 
     async def threads(
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
@@ -362,9 +363,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
 
 def _runs_of(saver: PostgresSaver) -> PostgresRuns:
     name = quoted(saver.schema)
-    transactions = RunTransactions(
-        name, saver.schema, saver._source.name, saver.busy_timeout, writing=saver._writing
-    )
+    transactions = RunTransactions(name, saver.schema, saver._source.name, saver.busy_timeout, writing=saver._writing)
     return PostgresRuns(
         saver._run,
         transactions,
@@ -372,4 +371,6 @@ def _runs_of(saver: PostgresSaver) -> PostgresRuns:
         # The server's clock is the same for all machines. Only tests pass one of their own.
         clock=lambda: None if saver.clock is time.time else saver.clock(),
         released=saver._forget,
+        opened=saver._require_open,
+        payload=notify_payload(saver.schema, "\x00runs"),  # no thread's id, in practice
     )

@@ -338,9 +338,7 @@ class UpkeepStatements:
         await self._run(cursor, _THREAD, escape(thread_id))
         return await cursor.fetchone()
 
-    async def _lock_without_lease(
-        self, cursor: PostgresCursor, thread_id: str, *, deletes: bool = False
-    ) -> Raw | None:
+    async def _lock_without_lease(self, cursor: PostgresCursor, thread_id: str, *, deletes: bool = False) -> Raw | None:
         """Lock a thread for a write without a lease.
 
         It checks the version of the tables, as acquiring a lease would have done.

@@ -53,7 +53,8 @@ WITH job AS MATERIALIZED (
     FROM seen s
     JOIN {s}.pregel_threads t
         ON t.thread = s.thread AND t.epoch = s.epoch AND t.run_id = s.run_id AND t.seq = s.seq_now
-    WHERE s.is_held AND s.fits AND (s.seq IS NULL OR s.seq_now < s.seq) AND (s.metadata IS NULL OR s.metadata_was = t.metadata)
+    WHERE s.is_held AND s.fits AND (s.seq IS NULL OR s.seq_now < s.seq)
+        AND (s.metadata IS NULL OR s.metadata_was = t.metadata)
     FOR UPDATE OF t SKIP LOCKED
 ), renewed AS (
     UPDATE {s}.pregel_threads t SET
@@ -66,7 +67,7 @@ WITH job AS MATERIALIZED (
     FROM held h WHERE t.thread = h.thread AND NOT h.is_bare
 )"""
 
-_IS_BARE = """s.releases AND t.newest IS NULL AND s.head IS NULL AND t.metadata = '{{}}' AND s.metadata IS NULL
+_IS_BARE = """s.releases AND t.newest IS NULL AND s.head IS NULL
             AND NOT EXISTS (SELECT FROM {s}.pregel_run_threads r WHERE r.thread_id = t.thread_id)"""
 _HEADS = """, moved AS (
     INSERT INTO {s}.pregel_heads (thread, ns, checkpoint_id)
@@ -250,8 +251,29 @@ class WriteStatements:
         Returns:
             The writes whose threads were locked or changed at the same time: to be repeated.
         """
+        await self.send(cursor, writes)
+        return await self.receive(cursor, writes)
+
+    async def send(self, cursor: PostgresCursor, writes: Sequence[LeasedWrite]) -> None:
+        """Execute the statement of a batch. `receive` reads its answer.
+
+        Args:
+            cursor: as for `store`; or of a connection in a transaction that holds the locks on the threads.
+            writes: as for `store`.
+        """
         statement, parameters = self._statement(writes, await self._merge_metadata(cursor, writes))
         await cursor.execute(statement, parameters, binary=True)
+
+    async def receive(self, cursor: PostgresCursor, writes: Sequence[LeasedWrite]) -> list[LeasedWrite]:
+        """Read the answer to a batch, and set the errors of the writes that are refused.
+
+        Args:
+            cursor: that of `send`.
+            writes: those of `send`.
+
+        Returns:
+            The writes to be repeated.
+        """
         locked: list[LeasedWrite] = []
         for n, done, fits, epoch, seq, owner, until, *_ in await cursor.fetchall():
             write = writes[n]
@@ -327,8 +349,8 @@ class WriteStatements:
                 text.append(part)
                 bound += map(list, zip(*((n, *row) for n, rows in enumerate(lists) for row in rows), strict=True))
         released = [(n, write) for n, write in enumerate(writes) if write.releases]
-        # A thread that is released and holds no checkpoint, no metadata and no accepted runs is deleted. Only a run
-        # whose lease began without a checkpoint can leave that, so all other batches save the three DELETEs.
+        # A thread that is released and holds neither a checkpoint nor accepted runs is deleted. Only a run whose lease
+        # began without a checkpoint can leave that, so all other batches save the three DELETEs.
         is_bare = "false"
         if any(write.lease.newest is None and write.head is None for _, write in released):
             is_bare = _IS_BARE.format(s=self._schema)
