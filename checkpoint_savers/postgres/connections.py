@@ -236,6 +236,20 @@ def new_cursor(connection: Connection) -> PostgresCursor:
     return psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row)
 
 
+def new_client_cursor(connection: Connection) -> PostgresCursor:
+    """Return a cursor that sends several statements as one query, with the parameters as literals.
+
+    The server executes them one after the other, each with a snapshot of its own, and skips the rest after an error.
+
+    Args:
+        connection: the connection.
+
+    Returns:
+        The cursor. Its placeholders are `%s`, and its results are texts that psycopg converts.
+    """
+    return psycopg.AsyncClientCursor(connection, row_factory=psycopg.rows.tuple_row)
+
+
 def with_defaults(conninfo: str) -> str:
     """Add defaults to a connection string, and UTF-8 as client encoding, whatever the environment says.
 

@@ -3,10 +3,13 @@
 The first round trip locks the thread's rows, that of its runs first and the saver's second, and reads them. The
 decision is made in the client. The second one writes and commits. Each statement has a snapshot of its own (READ
 COMMITTED): those that read come after those that lock, and see what the lock's holder before has committed. One
-statement that locks and reads would read from a snapshot that is older than its lock.
+statement that locks and reads would read from a snapshot that is older than its lock. A superstep is a round trip
+more, as its answer decides about the rest.
 
-The statements of a round trip are sent together (psycopg's pipeline mode). If one fails, the server skips the rest, and
-the transaction is rolled back.
+The statements of a round trip are sent together: those that lock and read as one query with literals, those that write
+and commit in psycopg's pipeline mode. If one fails, the server skips the rest, and the transaction is rolled back. The
+first could not be a pipeline: PostgreSQL 15 does not apply `idle_in_transaction_session_timeout` to a transaction that
+waits after one, and a process that is stopped there would hold its locks for ever.
 
 If the connection breaks during COMMIT, the transaction's number answers on another connection whether it was committed.
 """
@@ -25,7 +28,7 @@ from ..records import Commit, Lease
 from ..runs.decisions import Changes, Found
 from ..runs.port import Decide, ends_work
 from ..runs.rows import RunRow, RunThreadRow
-from .connections import Connection, PostgresCursor, new_cursor
+from .connections import Connection, PostgresCursor, new_client_cursor, new_cursor
 from .escaping import escape
 from .outcomes import was_committed
 from .rows import Raw, owner_of, where_of
@@ -259,24 +262,48 @@ class RunTransactions:
         if not (writes or releases or commit):
             await new_cursor(connection).execute(b"ROLLBACK")  # also of an empty row that was inserted to be locked
             return
-        async with _pipeline(connection):
-            if metadata != locked.metadata:
-                await self._run(connection, _SET_METADATA, write_metadata(metadata), escape(attempt.thread_id))
-            if changes.thread is None and locked.is_new:
-                await self._run(connection, _FORGET, escape(attempt.thread_id))
+        thread = changes.thread
+        is_queued = thread is not None and _is_queued(locked.found.thread, thread)
+        on_queued = attempt.on_queued if is_queued else None
+        if lease is not None and commit is not None:
+            await self._prepare(connection, locked, changes, metadata)
+            await self._store(connection, lease, commit)
+        # Without a pipeline while other code waits in the transaction: the server would not end it then, if this
+        # process stops.
+        async with nullcontext() if on_queued is not None else _pipeline(connection):
+            if commit is None:
+                await self._prepare(connection, locked, changes, metadata)
             await self._write(connection, locked.found, changes)
             if lease is not None and releases:
-                await self._release(connection, lease, is_known=changes.thread is not None or not locked.is_new)
-            thread = changes.thread
-            if attempt.on_queued is not None and thread is not None and _is_queued(locked.found.thread, thread):
-                await attempt.on_queued(connection, thread)
+                await self._release(connection, lease, is_known=thread is not None or not locked.is_new)
+            if on_queued is not None and thread is not None:
+                await on_queued(connection, thread)
             # Set before COMMIT is sent: if the connection breaks then, only the number can answer.
             attempt.xid = locked.xid
             await new_cursor(connection).execute(b"COMMIT")
         attempt.xid = None
 
+    async def _prepare(
+        self, connection: Connection, locked: _Locked, changes: Changes[Any], metadata: dict[str, Any]
+    ) -> None:
+        """Change the saver's thread, and delete an empty row that was inserted to be locked."""
+        thread_id = escape(locked.found.thread_id)
+        if metadata != locked.metadata:
+            await self._run(connection, _SET_METADATA, write_metadata(metadata), thread_id)
+        if changes.thread is None and locked.is_new:
+            await self._run(connection, _FORGET, thread_id)
+
+    async def _store(self, connection: Connection, lease: Lease, commit: Commit) -> None:
+        """Store a superstep, by the saver's own statement."""
+        cursor = new_cursor(connection)
+        # Its number is the one after the thread's last, as it is not queued: see `LeasedWrite`.
+        write = LeasedWrite(lease, commit)
+        locked = await self._writing.store(cursor, [write])
+        write.result()
+        assert not locked, "the row is locked by this transaction"
+
     async def _lock(self, connection: Connection, attempt: RunAttempt[Any]) -> _Locked:
-        """Lock and read a thread's rows, check the lease, and store the commit."""
+        """Lock and read a thread's rows, and check the lease."""
         thread_id, lease = escape(attempt.thread_id), attempt.lease
         statement: str = _OPEN
         named: tuple[str, ...] = ()
@@ -284,30 +311,25 @@ class RunTransactions:
             statement, named = _NAMED, (escape(attempt.run_id),)
         elif attempt.idempotency_key is not None:
             statement, named = _OF_KEY, (escape(attempt.idempotency_key),)
-        # Its number is the one after the thread's last, as it is not queued: see `LeasedWrite`.
-        write = None if lease is None or attempt.commit is None else LeasedWrite(lease, attempt.commit)
-        stored = new_cursor(connection)
-        async with _pipeline(connection):
-            await new_cursor(connection).execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
-            made = await self._run(connection, _LOCK_RUNS, thread_id, self._lock_timeout)
-            holders = await self._run(connection, _LOCK_THREAD if lease is None else _LOCK_LEASED, thread_id)
-            if write is not None:
-                await self._writing.send(stored, [write])
-            threads = await self._run(connection, _READ_THREAD, thread_id)
-            runs = await self._run(connection, statement, thread_id, *named)
+        lock = _LOCK_THREAD if lease is None else _LOCK_LEASED
+        texts = (_LOCK_RUNS, lock, _READ_THREAD, statement)
+        text = ";".join(("BEGIN ISOLATION LEVEL READ COMMITTED", *texts)).replace("%b", "%s").format(s=self._schema)
+        cursor = new_client_cursor(connection)
+        await cursor.execute(text.encode(), (thread_id, self._lock_timeout, thread_id, thread_id, thread_id, *named))
+        cursor.nextset()
+        is_new = cursor.rowcount == 1
+        cursor.nextset()
         if lease is not None:
-            _check_lease(lease, await holders.fetchall())
-        if write is not None:
-            locked = await self._writing.receive(stored, [write])
-            write.result()
-            assert not locked, "the row is locked by this transaction"
-        ((now, xid, version, *columns),) = await threads.fetchall()
+            _check_lease(lease, await cursor.fetchall())
+        cursor.nextset()
+        ((now, xid, version, *columns),) = await cursor.fetchall()
+        cursor.nextset()
+        runs = await cursor.fetchall()
         if lease is None and version is not None and version > SAVER.version:
             raise UnsupportedFormatError(self._where, version, SAVER.version)
-        is_new = made.rowcount == 1
         metadata: str | None = columns[-1]
         time = attempt.clock()
-        open_runs, named_run = _runs_of(await runs.fetchall())
+        open_runs, named_run = _runs_of(runs)
         found = Found(
             thread_id=attempt.thread_id,
             thread=None if is_new else thread_row_of(tuple(columns)),
