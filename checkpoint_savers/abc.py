@@ -188,7 +188,8 @@ class BaseCheckpointSaver(SaverPort):
         It applies to all threads and namespaces.
 
         Checkpoints of other runs remain and can be read. If a namespace's head is deleted, the namespace returns to an
-        earlier checkpoint. Pins do not protect a checkpoint. A thread of which nothing remains is deleted.
+        earlier checkpoint. Pins do not protect a checkpoint. A thread of which nothing remains is deleted, unless the
+        saver's run store has a row of it.
 
         Args:
             run_ids: the runs.
@@ -197,7 +198,7 @@ class BaseCheckpointSaver(SaverPort):
             TypeError: `run_ids` is a single string.
             ThreadBusyError: a run holds one of the threads; those before it, in the order of their ids, are done.
         """
-        await upkeep.delete_for_runs(self, run_ids)
+        await upkeep.delete_for_runs(self, run_ids, self.runs)
 
     async def aprune(
         self,

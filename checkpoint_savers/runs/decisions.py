@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import IdempotencyConflictError, RunNotFoundError, RunOverError, ThreadBusyError
+from ..errors import IdempotencyConflictError, RunNotFoundError, RunOverError, StorageError, ThreadBusyError
 from .rows import CancelAction, RunError, RunRequest, RunRow, RunStatus, RunThreadRow, ThreadStatus
 
 T = TypeVar("T")
@@ -94,12 +94,15 @@ def start(found: Found, request: RunRequest, *, metadata: dict[str, Any] | None 
     Raises:
         IdempotencyConflictError: the key was used for another request.
         ThreadBusyError: the request's `multitask` is "reject", and the thread has open runs.
+        StorageError: a run of the thread has the request's id.
     """
     same = found.named
     if same is not None:
         if same.request.digest != request.digest:
             raise IdempotencyConflictError(request.idempotency_key or "", same.run_id)
         return Changes(same)
+    if any(run.run_id == request.run_id for run in found.open):  # of other runs, the store knows the ids
+        raise StorageError(f"run {request.run_id!r}: a run with this id is stored already. Nothing was stored.")
     if found.open and request.multitask == "reject":
         raise ThreadBusyError(found.thread_id, holder=f"run {found.open[0].run_id}")
     thread = found.thread

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from ..errors import StorageError
 from ..records import Commit, Lease, Owner
 from .decisions import Found
 from .port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work
@@ -87,6 +88,10 @@ class InMemoryRuns(RunStore):
             )
             changes = decide(found)
             # First what may be refused: there is no rollback here.
+            seen = {run.run_id for run in (*found.open, found.named) if run is not None}
+            for run in changes.runs:
+                if run.run_id not in seen:
+                    self._check_new(run)
             if changes.thread is not None or changes.metadata or commit is not None:
                 self._saver.add(thread_id, changes.metadata, lease, commit)
             for run in changes.runs:
@@ -120,6 +125,10 @@ class InMemoryRuns(RunStore):
 
     def _rows(self) -> list[RunThreadRow]:
         return [replace(row, metadata=self._saver.metadata_of(row.thread_id)) for row in self._threads.values()]
+
+    def _check_new(self, run: RunRow) -> None:
+        if run.run_id in self._runs or run.request.idempotency_key in self._by_key:
+            raise StorageError(f"run {run.run_id!r}: a run with this id or key is stored already. Nothing was stored.")
 
     def _store(self, run: RunRow) -> None:
         self._runs[run.run_id] = run

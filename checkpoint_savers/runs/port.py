@@ -93,7 +93,8 @@ class RunStore(ABC):
         Raises:
             ThreadBusyError: with `lost=True`: the lease is no longer held, or the commit's head is not the expected
                 one. Nothing was written.
-            StorageError: the database failed, or a row of the commit is stored already. Nothing was written.
+            StorageError: the database failed, or a row of the commit or a new run's id is stored already. Nothing was
+                written.
             ValueError: a commit without a lease.
         """
 

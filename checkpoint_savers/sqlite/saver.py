@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, TypeVarTuple
 
 import anyio
 
@@ -41,6 +41,9 @@ from .client import SqliteClient
 from .files import DatabaseSize
 from .ids import write_id
 from .worker import ClientKind, Job
+
+if TYPE_CHECKING:
+    from ..runs.port import RunStore
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -89,6 +92,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         self._refuse_newer = partial(schema.refuse_newer, name=self.path)
         self._held_leases: dict[tuple[str, str], Lease] = {}  # by thread and run: not released yet
         self._acquiring: set[Job[Lease]] = set()  # jobs whose callers do not have their leases yet
+        self._runs: RunStore | None = None  # made when it is first asked for
 
     @classmethod
     def from_conn_string(
@@ -129,7 +133,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         await self._connect(
             # No method: the worker would reference the saver, and Python would not free a saver that was never closed.
             partial(_prepare, name=self.path, synchronous=self.synchronous, busy_timeout=self.busy_timeout),
-            partial(schema.upgraded_since, name=self.path),
+            partial(schema.other_version, name=self.path),
         )
         return self
 
@@ -166,7 +170,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
     async def commit(self, lease: Lease, commit: Commit) -> None:
         await self._connection.run(self._commit_job(lease, commit), shielded=True)
         if commit.releases:
-            self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
+            self._released(lease)
 
     def begin_commit(self, lease: Lease, commit: Commit, waiter: Waiter) -> Callable[[], None]:
         job = self._commit_job(lease, commit)
@@ -175,28 +179,14 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         def result() -> None:
             job.result()
             if commit.releases:
-                self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
+                self._released(lease)
 
         return result
 
     def _commit_job(self, lease: Lease, commit: Commit) -> Job[None]:
         # Encoded in the caller's thread: the connection's thread, which all callers share, only executes statements.
-        new = supersteps.bind(lease, commit)
-        records = tuple([rows.bind_record(record) for record in commit.records])
-        events = tuple([rows.bind_event(event) for event in commit.events])
-        columns = writing.CommitColumns(
-            lease=lease,
-            rows=new,
-            moved=None if commit.head is None else (commit.head[0], write_id(commit.head[1])),
-            expected_head=None if commit.expected_head is None else write_id(commit.expected_head),
-            records=records,
-            clears=tuple([(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears]),
-            expires_at=commit.expires_at,
-            releases=commit.releases,
-            events=events,
-            metadata=dict(commit.metadata),
-        )
-        return Job.of_group(writing.commit, columns, size=_size_of(new) + _size_of(records) + _size_of(events))
+        columns = writing.bind_commit(lease, commit)
+        return Job.of_group(writing.commit, columns, size=columns.size)
 
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         new = [rows.bind_record(record) for record in records]
@@ -204,7 +194,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
 
     async def release(self, lease: Lease) -> None:
         await self._connection.run(self._write_job(writing.release, (lease,)))
-        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
+        self._released(lease)
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         gone = [(ns, write_id(id)) for ns, id in change.gone]
@@ -260,7 +250,8 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
             ThreadBusyError: with `lost=True`: the lease is no longer held; nothing was deleted.
         """
         await self._connection.run(self._write_job(upkeep.erase, (lease,)))
-        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
+        self._released(lease)
+        self._runs_changed()
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         return await self._read(reading.read, thread_id, ns, checkpoint_id)
@@ -304,6 +295,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
     async def adelete_thread(self, thread_id: str) -> None:
         now = self.clock()
         await self._connection.run(self._write_job(writing.delete_thread, (thread_id, now, self._refuse_newer)))
+        self._runs_changed()
 
     async def size(self) -> DatabaseSize:
         """Measure the file, its log, and its free pages.
@@ -349,6 +341,19 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
             lambda: sqlite3.connect(name, uri=True, timeout=self.busy_timeout, isolation_level=None), self.path, target
         )
 
+    @property
+    def runs(self) -> RunStore:
+        if self._runs is None:
+            self._runs = _runs_of(self)
+        return self._runs
+
+    def _runs_changed(self) -> None:
+        if self._runs is not None:
+            self._runs.changes.notify()
+
+    def _released(self, lease: Lease) -> None:
+        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
+
     def _read(self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts) -> Coroutine[Any, Any, T]:
         return self._connection.run(Job(work, args, writes=False))
 
@@ -376,6 +381,17 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
             await anyio.sleep(random.uniform(0.001, 0.02))
             emptied = await self._connection.run(Job(files.truncate, writes=True, bare=True))
         return emptied
+
+
+def _runs_of(saver: SqliteSaver) -> RunStore:
+    from .run_store import SqliteRuns  # imported late: few programs have a service
+
+    return SqliteRuns(
+        lambda: saver._connection,
+        released=saver._released,
+        clock=lambda: saver.clock(),
+        refuse_newer=saver._refuse_newer,
+    )
 
 
 def _prepare(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final, Literal
 
-from ..errors import CorruptCheckpointError, StorageReadOnlyError, UnsupportedFormatError
+from ..errors import CheckpointError, CorruptCheckpointError, StorageReadOnlyError, UnsupportedFormatError
 from .failures import is_busy, is_read_only
 
 APPLICATION_ID: Final = 0x50524753
@@ -31,9 +31,13 @@ APPLICATION_ID: Final = 0x50524753
 #    metadata     Metadata of checkpoints: each text once per thread, without the number of the superstep (`rows.py`).
 #    record       Task records, clustered by checkpoint.
 #    event        Stored events, in the order in which they are read.
+#    run_thread   One row for each thread of which a run was accepted (`run_rows.py`): the thread's own row is changed
+#                 by each commit, and must remain small. It repeats the thread's id for the indexes, which sort by it.
+#    run          One row for each accepted run, which is changed as the run proceeds.
+#    run_request  What was asked for, with the payload: it never changes, and changes of a run need not copy it.
 #
 # The columns of checkpoint ids have the type ANY, because such a column holds 16 bytes or a text (`ids.py`).
-TABLES = {
+_THREAD_TABLES = {
     "thread": """
         CREATE TABLE thread (
             key INTEGER NOT NULL PRIMARY KEY,
@@ -112,15 +116,76 @@ TABLES = {
         ) STRICT, WITHOUT ROWID
     """,
 }
+"""The statements that make the parts of a file of version 1, by name."""
+
+_RUN_TABLES = {
+    "run_thread": """
+        CREATE TABLE run_thread (
+            thread INTEGER NOT NULL PRIMARY KEY,
+            id TEXT NOT NULL,
+            status TEXT NOT NULL,
+            assistant TEXT NOT NULL,
+            activation TEXT NOT NULL,
+            activation_at REAL NOT NULL,
+            priority INTEGER NOT NULL,
+            wake_at REAL NOT NULL,
+            created_at REAL NOT NULL,
+            updated_at REAL NOT NULL,
+            data BLOB NOT NULL
+        ) STRICT
+    """,
+    "run_thread_queued": (
+        "CREATE INDEX run_thread_queued ON run_thread (priority DESC, activation_at) WHERE activation = 'queued'"
+    ),
+    "run_thread_active": "CREATE INDEX run_thread_active ON run_thread (activation_at) WHERE activation = 'active'",
+    "run_thread_due": "CREATE INDEX run_thread_due ON run_thread (wake_at) WHERE wake_at > 0",
+    "run_thread_by_status": "CREATE INDEX run_thread_by_status ON run_thread (status, updated_at, id)",
+    "run_thread_by_update": "CREATE INDEX run_thread_by_update ON run_thread (updated_at, id)",
+    "run_thread_by_creation": "CREATE INDEX run_thread_by_creation ON run_thread (created_at, id)",
+    "run": """
+        CREATE TABLE run (
+            key INTEGER NOT NULL PRIMARY KEY,
+            thread INTEGER NOT NULL,
+            id TEXT NOT NULL UNIQUE,
+            seq INTEGER NOT NULL,
+            status TEXT NOT NULL,
+            assistant TEXT NOT NULL,
+            hidden INTEGER NOT NULL,
+            idempotency_key TEXT,
+            created_at REAL NOT NULL,
+            metadata TEXT NOT NULL,
+            data BLOB NOT NULL
+        ) STRICT
+    """,
+    "run_by_key": "CREATE UNIQUE INDEX run_by_key ON run (idempotency_key) WHERE idempotency_key IS NOT NULL",
+    "run_open": "CREATE INDEX run_open ON run (thread) WHERE status IN ('pending', 'running')",
+    "run_by_thread": "CREATE INDEX run_by_thread ON run (thread, created_at, id)",
+    "run_by_status": "CREATE INDEX run_by_status ON run (status, created_at, id)",
+    "run_by_age": "CREATE INDEX run_by_age ON run (created_at, id)",
+    "run_request": """
+        CREATE TABLE run_request (
+            key INTEGER NOT NULL PRIMARY KEY,
+            data BLOB NOT NULL
+        ) STRICT
+    """,
+}
+"""The statements that make what version 2 adds."""
+
+TABLES = {**_THREAD_TABLES, **_RUN_TABLES}
 """The statements that make the parts of a file, by name. Other tables in the file are ignored."""
 
 
-def _make_tables(connection: sqlite3.Connection) -> None:
-    for statement in TABLES.values():
+def _make_thread_tables(connection: sqlite3.Connection) -> None:
+    for statement in _THREAD_TABLES.values():
         connection.execute(statement)
 
 
-UPGRADES: tuple[Callable[[sqlite3.Connection], None], ...] = (_make_tables,)
+def _make_run_tables(connection: sqlite3.Connection) -> None:
+    for statement in _RUN_TABLES.values():
+        connection.execute(statement)
+
+
+UPGRADES: tuple[Callable[[sqlite3.Connection], None], ...] = (_make_thread_tables, _make_run_tables)
 """Functions that upgrade a file from version n to n + 1, at index n, in a transaction. Version 0 is an empty file."""
 
 VERSION: Final = len(UPGRADES)
@@ -155,7 +220,12 @@ def prepare(
     # `files.vacuum`.
     connection.execute("PRAGMA secure_delete = FAST")
     if found < VERSION:
-        _upgrade(connection, name, deadline)
+        try:
+            _upgrade(connection, name, deadline)
+        except StorageReadOnlyError:
+            # What a file of an earlier version has can be read as it is. `other_version` explains what it lacks.
+            if not found:
+                raise
     use_wal(connection, deadline)
     execute_with_retry(connection, f"PRAGMA synchronous = {synchronous}", deadline)
     if sys.platform == "darwin" and synchronous == "FULL":
@@ -164,8 +234,8 @@ def prepare(
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
 
 
-def upgraded_since(connection: sqlite3.Connection, name: str) -> UnsupportedFormatError | None:
-    """Return an error if a later version has upgraded the file since it was opened, else None.
+def other_version(connection: sqlite3.Connection, name: str) -> CheckpointError | None:
+    """Return an error if the file has another version: a later one, or an earlier one that could not be upgraded.
 
     Args:
         connection: an open connection.
@@ -175,7 +245,14 @@ def upgraded_since(connection: sqlite3.Connection, name: str) -> UnsupportedForm
         The error to raise, or None.
     """
     found = _user_version(connection)
-    return UnsupportedFormatError(name, found, VERSION) if found > VERSION else None
+    if found > VERSION:
+        return UnsupportedFormatError(name, found, VERSION)
+    if found < VERSION:
+        return StorageReadOnlyError(
+            f"{name}: an earlier version of this package made the file (layout {found}, and this is {VERSION}), and it "
+            "cannot be upgraded as it cannot be written. It has no accepted runs"
+        )
+    return None
 
 
 def refuse_newer(db: sqlite3.Cursor, name: str) -> None:

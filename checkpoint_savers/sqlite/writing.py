@@ -15,14 +15,16 @@ from typing import Any, NamedTuple
 from ..errors import CorruptCheckpointError, ThreadBusyError, ThreadNotFoundError
 from ..metadata import with_changes, with_defaults, write_metadata
 from ..owner import is_live
-from ..records import Lease, Owner
-from .ids import StoredId
+from ..records import Commit, Lease, Owner
+from .ids import StoredId, write_id
 from .reading import MAX_INTEGER, thread_metadata
 from .rows import (
     CheckpointColumns,
     EventColumns,
     MetadataText,
     RecordColumns,
+    bind_event,
+    bind_record,
     location,
     read_checkpoint_id,
     read_owner,
@@ -30,6 +32,7 @@ from .rows import (
     write_owner,
 )
 from .supersteps import NewCheckpoint, insert, metadata_key, next_metadata_key
+from .supersteps import bind as bind_checkpoints
 
 _THREAD = "SELECT key, epoch, run_id, owner, expires_at, newest, head FROM thread WHERE id = ?"
 _ADD_THREAD = "INSERT INTO thread (id, epoch, run_id, owner, expires_at) VALUES (?, 1, ?, ?, ?)"
@@ -40,7 +43,10 @@ _RENEW = "UPDATE thread SET expires_at = ? WHERE key = ?"
 _ADVANCE = "UPDATE thread SET expires_at = ?, newest = max(ifnull(newest, ''), ?) WHERE key = ?"
 _ADVANCE_ROOT = "UPDATE thread SET expires_at = ?, newest = max(ifnull(newest, ''), ?), head = ? WHERE key = ?"
 _RELEASE = "UPDATE thread SET run_id = NULL, owner = NULL, expires_at = NULL WHERE key = ?"
-_IS_BARE = "SELECT 1 FROM thread WHERE key = ? AND newest IS NULL"
+_IS_BARE = (
+    "SELECT 1 FROM thread AS t WHERE t.key = ? AND t.newest IS NULL "
+    "AND NOT EXISTS (SELECT 1 FROM run_thread AS r WHERE r.thread = t.key)"
+)
 _SET_METADATA = "UPDATE thread SET metadata = ? WHERE key = ?"
 _SPACE = "SELECT key FROM space WHERE thread = ? AND ns = ?"
 _HEAD = "SELECT head FROM space WHERE key = ?"
@@ -64,7 +70,12 @@ _CLEAR = (
     "DELETE FROM frame WHERE key IN (SELECT frame FROM checkpoint WHERE thread = ?)",
     *(f"DELETE FROM {table} WHERE thread = ?" for table in ("checkpoint", "metadata", "record", "event", "space")),
 )
-_DELETE = "DELETE FROM thread WHERE key = ?"
+_DELETE = (
+    "DELETE FROM run_request WHERE key IN (SELECT key FROM run INDEXED BY run_by_thread WHERE thread = ?)",
+    "DELETE FROM run INDEXED BY run_by_thread WHERE thread = ?",
+    "DELETE FROM run_thread WHERE thread = ?",
+    "DELETE FROM thread WHERE key = ?",
+)
 
 ROOT = 0
 """Key of the root graph's namespace, in every thread."""
@@ -104,7 +115,7 @@ def acquire(
     if found.owner is not None and found.owner != owner and is_live(found.owner, found.expires_at, now=now):
         raise ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at)
     newest = None if found.newest is None else read_checkpoint_id(found.newest, location(thread_id, ""))
-    if not 0 < found.epoch < MAX_INTEGER:
+    if not 0 <= found.epoch < MAX_INTEGER:
         raise CorruptCheckpointError(location(thread_id, ""), f"its epoch is {found.epoch}, which no saver assigns")
     db.execute(_ACQUIRE_THREAD, (found.epoch + 1, owner.run_id, write_owner(owner), expires_at, found.key))
     return Lease(thread_id=thread_id, epoch=found.epoch + 1, owner=owner, newest=newest)
@@ -150,6 +161,35 @@ class CommitColumns(NamedTuple):
     releases: bool
     events: Sequence[EventColumns]
     metadata: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all frames."""
+        return sum([len(one.frame) for part in (self.rows, self.records, self.events) for one in part])
+
+
+def bind_commit(lease: Lease, commit: Commit) -> CommitColumns:
+    """Convert a commit to columns.
+
+    Args:
+        lease: the run's lease.
+        commit: the commit.
+
+    Returns:
+        The columns.
+    """
+    return CommitColumns(
+        lease=lease,
+        rows=bind_checkpoints(lease, commit),
+        moved=None if commit.head is None else (commit.head[0], write_id(commit.head[1])),
+        expected_head=None if commit.expected_head is None else write_id(commit.expected_head),
+        records=tuple([bind_record(record) for record in commit.records]),
+        clears=tuple([(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears]),
+        expires_at=commit.expires_at,
+        releases=commit.releases,
+        events=tuple([bind_event(event) for event in commit.events]),
+        metadata=dict(commit.metadata),
+    )
 
 
 def commit(db: sqlite3.Cursor, commits: Iterable[CommitColumns]) -> None:
@@ -280,12 +320,12 @@ def update_thread(
         refuse_newer: as for `acquire`: without a lease, no earlier statement has checked the version.
 
     Raises:
-        ThreadNotFoundError: the thread holds no checkpoint.
+        ThreadNotFoundError: the thread holds no checkpoint, and has no row of accepted runs.
         UnsupportedFormatError: raised by `refuse_newer`.
     """
     refuse_newer(db)
     found = _find_thread(db, thread_id)
-    if found is None or found.newest is None:
+    if found is None or _is_bare(db, found.key):
         _require_writable(db)
         raise ThreadNotFoundError(thread_id)
     set_metadata(db, found.key, with_changes(thread_metadata(db, found.key, location(thread_id, "")), changes))
@@ -443,7 +483,8 @@ def delete(db: sqlite3.Cursor, thread: int) -> None:
         thread: the thread's key.
     """
     clear(db, thread)
-    db.execute(_DELETE, (thread,))
+    for statement in _DELETE:
+        db.execute(statement, (thread,))
 
 
 def clear(db: sqlite3.Cursor, thread: int) -> None:
@@ -458,11 +499,16 @@ def clear(db: sqlite3.Cursor, thread: int) -> None:
 
 
 def _release(db: sqlite3.Cursor, thread: int) -> None:
-    """Release the lease, and delete a thread that holds no checkpoint."""
+    """Release the lease, and delete a thread that holds no checkpoint and has no accepted runs."""
     # Otherwise a thread whose first run stored nothing would be listed as an empty thread for ever.
     db.execute(_RELEASE, (thread,))
-    if db.execute(_IS_BARE, (thread,)).fetchone() is not None:
+    if _is_bare(db, thread):
         delete(db, thread)
+
+
+def _is_bare(db: sqlite3.Cursor, thread: int) -> bool:
+    """Return True if a thread holds no checkpoint and has no row of accepted runs."""
+    return db.execute(_IS_BARE, (thread,)).fetchone() is not None
 
 
 def _find_lease(db: sqlite3.Cursor, lease: Lease) -> tuple[int, StoredId | None] | None:

@@ -15,7 +15,7 @@ from ..lazily import exported
 
 if TYPE_CHECKING:
     from .export import Place, export_threads, import_thread
-    from .pruning import delete_for_runs, prune
+    from .pruning import delete_for_runs, prune, without_runs
     from .threads import copy_thread, count_threads, erase_thread, list_threads, pin
 
 __all__ = [
@@ -29,13 +29,14 @@ __all__ = [
     "list_threads",
     "pin",
     "prune",
+    "without_runs",
 ]
 
 __getattr__ = exported(
     __name__,
     {
         **dict.fromkeys(("Place", "export_threads", "import_thread"), ".export"),
-        **dict.fromkeys(("delete_for_runs", "prune"), ".pruning"),
+        **dict.fromkeys(("delete_for_runs", "prune", "without_runs"), ".pruning"),
         **dict.fromkeys(("copy_thread", "count_threads", "erase_thread", "list_threads", "pin"), ".threads"),
     },
 )

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from functools import cached_property
+from typing import Protocol
 
 from ..chain import ChainReader
 from ..errors import CorruptCheckpointError, ThreadBusyError
@@ -45,12 +46,20 @@ _ALL = 2**31 - 1
 """A limit that no listing reaches."""
 
 
-async def delete_for_runs(saver: SaverPort, run_ids: Collection[str]) -> None:
+class AcceptedRuns(Protocol):
+    """Knows the threads of accepted runs; a `RunStore`."""
+
+    async def get_thread(self, thread_id: str) -> object | None:
+        """Return the row of a thread; None if no run of it was ever accepted."""
+
+
+async def delete_for_runs(saver: SaverPort, run_ids: Collection[str], accepted: AcceptedRuns | None) -> None:
     """Delete the checkpoints that these runs have made. See `BaseCheckpointSaver.adelete_for_runs`.
 
     Args:
         saver: stores the threads.
         run_ids: the runs.
+        accepted: the saver's run store, whose threads remain when nothing is left of them; None if it has none.
 
     Raises:
         TypeError: `run_ids` is a single string.
@@ -65,14 +74,38 @@ async def delete_for_runs(saver: SaverPort, run_ids: Collection[str]) -> None:
         threads |= {header.thread_id for header in found}
     for thread_id in sorted(threads):
         async with UpkeepLease(saver, thread_id) as lease:
-            tree = CheckpointTree(await headers_of(saver, thread_id))
-            retained = {key for key, row in tree.rows.items() if row.metadata.get("run_id") not in wanted}
-            if not retained:
+            tree, retained = await _without(saver, thread_id, wanted)
+            if not retained and (accepted is None or await accepted.get_thread(thread_id) is None):
                 await saver.drop(lease.token)
             elif len(retained) < len(tree.rows):
                 change = await _change(saver, thread_id, tree, retained, changes(tree, retained, forgotten=True))
                 await lease.renew_if_due()
                 await saver.rewrite(lease.token, change)
+
+
+async def without_runs(saver: SaverPort, thread_id: str, run_ids: Collection[str]) -> Rewrite | None:
+    """Return the change that deletes the checkpoints which runs have made of one thread.
+
+    Args:
+        saver: stores the thread.
+        thread_id: the thread. Its lease must be held until the change is stored.
+        run_ids: the runs.
+
+    Returns:
+        The change; None if there are no such checkpoints.
+    """
+    tree, retained = await _without(saver, thread_id, run_ids)
+    if len(retained) == len(tree.rows):
+        return None
+    return await _change(saver, thread_id, tree, retained, changes(tree, retained, forgotten=True))
+
+
+async def _without(
+    saver: SaverPort, thread_id: str, run_ids: Collection[str]
+) -> tuple[CheckpointTree, set[CheckpointKey]]:
+    """Return the checkpoints of a thread, and those that these runs have not made."""
+    tree = CheckpointTree(await headers_of(saver, thread_id))
+    return tree, {key for key, row in tree.rows.items() if row.metadata.get("run_id") not in run_ids}
 
 
 async def prune(

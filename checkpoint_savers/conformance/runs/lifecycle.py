@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ...abc import BaseCheckpointSaver
-from ...errors import RunNotFoundError, RunOverError, ThreadBusyError
+from ...errors import RunNotFoundError, RunOverError, StorageError, ThreadBusyError
 from ...runs.decisions import Changes, Found, RunOutcome
 from ...runs.port import RunStore
 from ...runs.rows import RunRow
 from ..caches.conformance import Clock
 from ..savers.suite import here, in_threads
-from .suite import SUCCESS, RunSuite, request
+from .suite import SUCCESS, OpenSaverAt, RunSuite, request
 
 
 class Lifecycle(RunSuite):
@@ -185,14 +185,32 @@ class Lifecycle(RunSuite):
         await in_threads(*[lambda name=f"n{number}": start(name) for number in range(6)])
         assert len({run.run_id for run in started}) == 1
 
-    async def test_no_run_is_left_behind(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
-        """Runs that are accepted while a worker ends the one before are taken, or their thread is queued."""
+    async def test_an_id_belongs_to_one_run(self, runs: RunStore) -> None:
+        """P3: a run with the id of another one is refused, and nothing is stored of it."""
+        first = await runs.start("t", request("a", priority=1))
+        for thread_id in ("t", "other"):
+            before = await runs.get_thread(thread_id)
+            with pytest.raises(StorageError):
+                await runs.start(thread_id, request("a"), metadata={"user": "ada"})
+            assert await runs.get_thread(thread_id) == before
+        assert await runs.get_run("a") == first
+
+    @pytest.mark.parametrize("connections", [1, 2])
+    async def test_no_run_is_left_behind(
+        self, saver: BaseCheckpointSaver, open_saver: OpenSaverAt, clock: Clock, connections: int
+    ) -> None:
+        """P3: runs that are accepted while a worker ends the one before are taken, or their thread is queued: no
+        transaction ends with a due run and no activation. Both write by one connection, or each by its own."""
         names = [f"r{number}" for number in range(40)]
         done: list[str] = []
+        runs = saver.runs
+        assert runs is not None
 
-        async def start(some: list[str]) -> None:
+        async def start(some: list[str], store: RunStore) -> None:
             for name in some:
-                await runs.start("t", request(name))
+                await store.start("t", request(name))
+                thread = await store.get_thread("t")
+                assert thread is not None and (thread.activation != "none" or not thread.pending)
 
         async def work() -> None:
             while len(done) < len(names):
@@ -200,7 +218,10 @@ class Lifecycle(RunSuite):
                 if thread is not None and thread.activation == "queued":
                     done.extend(await self.work(saver, runs))
 
-        await in_threads(lambda: start(names[::2]), lambda: start(names[1::2]), work)
+        async with open_saver(clock) as other:
+            store = runs if connections == 1 else other.runs
+            assert store is not None
+            await in_threads(lambda: start(names[::2], store), lambda: start(names[1::2], store), work)
         assert sorted(done) == sorted(names)
         thread = await self.thread_of(runs)
         assert (thread.activation, thread.pending, thread.status, thread.runs) == ("none", 0, "idle", 40)

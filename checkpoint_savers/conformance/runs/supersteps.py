@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from ...abc import BaseCheckpointSaver
@@ -11,7 +13,9 @@ from ...errors import CheckpointError, ThreadBusyError, ThreadNotFoundError
 from ...records import Lease
 from ...runs.decisions import Changes, Found
 from ...runs.port import RunStore
+from ...runs.queries import RunQuery
 from ...runs.rows import RunThreadRow
+from ...upkeep import without_runs
 from ..savers.suite import cid, commit, everything, head_of, record, row
 from .suite import SUCCESS, RunSuite, request
 
@@ -94,6 +98,30 @@ class Supersteps(RunSuite):
         head = await head_of(saver)
         return 0 if head is None else int(head[:8])
 
+    async def test_a_caller_that_is_cancelled(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """P3: a cancellation does not interrupt a transaction: when control returns, it is stored whole or not at all,
+        the run together with its superstep."""
+        lease = await self.begun(saver, runs)
+        number = 0
+        for turns in range(20):
+            step = commit(row(number + 1, number or None), head=number or None)
+            started = request(f"r{turns}")
+            async with anyio.create_task_group() as group:
+                group.start_soon(runs.begin, lease, "a", step)
+                group.start_soon(runs.start, "t", started)
+                for _ in range(turns // 2):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+            seen, run = await head_of(saver), await runs.get_run(f"r{turns}")
+            number = 0 if seen is None else int(seen[:8])
+            begun = await runs.get_run("a")
+            assert begun is not None and begun.begun is (number > 0)
+            thread = await self.thread_of(runs)
+            found = await runs.search_runs(RunQuery(thread_id="t"))
+            assert (run is not None) is (run in found.items)
+            assert (thread.runs, thread.pending) == (len(found.items), len(found.items) - 1)
+        assert await runs.end(lease, "a", SUCCESS, take_next=False) is None
+
     async def test_metadata_of_a_thread(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
         """A thread's metadata have one place: `start` sets keys that it lacks, and the saver changes and lists them."""
         await runs.start("t", request("a"), metadata={"user": "ada", "n": 1})
@@ -157,3 +185,28 @@ class Supersteps(RunSuite):
         assert (again.run_id, again.seq) == ("d", 1)
         assert (await self.thread_of(runs)).metadata == {}
         assert await self.work(saver, runs) == ["d"]
+
+    async def test_checkpoints_of_a_run_are_deleted(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """A run can be rolled back under the lease of its worker, and later: its thread and the runs remain, also if
+        nothing else is stored of the thread."""
+        for name in ("a", "b"):
+            await runs.start("t", request(name))
+        lease = await self.acquire(saver)
+        assert await runs.take(lease, 1, worker="w") is not None
+        await runs.begin(lease, "a", commit(row(1, metadata={"run_id": "a"})))
+        await saver.commit(lease, commit(row(1, ns="child", metadata={"run_id": "a"})))
+        assert await without_runs(saver, "t", {"other"}) is None
+        change = await without_runs(saver, "t", {"a"})
+        assert change is not None
+        await saver.rewrite(lease, change)
+        assert await saver.read("t") is None and await saver.scan("t", None) == ()
+        assert await runs.end(lease, "a", SUCCESS) is not None
+        await runs.begin(lease, "b", commit(row(2, metadata={"run_id": "b"})))
+        assert await runs.end(lease, "b", SUCCESS) is None
+        assert await head_of(saver) == cid(2)
+
+        await saver.adelete_for_runs(["b"])
+        assert await saver.scan("t", None) == ()
+        assert [run.run_id for run in (await runs.search_runs(RunQuery(thread_id="t"))).items] == ["b", "a"]
+        (header,) = await saver.threads()
+        assert (header.newest, header.head, header.owner) == (cid(2), None, None)

@@ -7,6 +7,8 @@ import pickle  # noqa: TID251  # used only to check whether another process can 
 import random
 import signal
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import anyio.to_thread
@@ -14,7 +16,7 @@ import pytest
 
 from ...abc import BaseCheckpointSaver
 from ...memory import InMemorySaver
-from .killed_process import THREADS, CrashPoint, Leases, run_steps, steps
+from .killed_process import THREADS, CrashPoint, Leases, Step, run_steps, steps
 from .suite import LATER, MANY, NOW, OpenSaver, Suite, commit, here, offers, row
 
 if sys.platform == "win32":
@@ -56,7 +58,8 @@ class CrashPoints(Suite):
 
     async def _run_until_killed(self, opener: OpenSaver, backend: str, crash_point: CrashPoint) -> tuple[int, int]:
         """Return the numbers of steps that a process completed and of calls that it counted."""
-        return await anyio.to_thread.run_sync(_run_until_killed, opener, backend, frozenset(self.lacks), crash_point)
+        script = partial(steps, frozenset(self.lacks))
+        return await anyio.to_thread.run_sync(run_until_killed, opener, backend, script, crash_point)
 
     async def _check_contents(self, open_saver: OpenSaver, expected: list[dict[str, object]]) -> None:
         """Check that the storage holds one of these contents and can be written, then delete everything."""
@@ -97,12 +100,22 @@ def crash_points_in(count: int, calls: int) -> list[CrashPoint]:
     return found
 
 
-def _run_until_killed(
-    opener: OpenSaver, backend: str, lacks: frozenset[str], crash_point: CrashPoint
+def run_until_killed(
+    opener: OpenSaver, backend: str, script: Callable[[], Sequence[Step]], crash_point: CrashPoint
 ) -> tuple[int, int]:
-    """Run a process until it ends or is killed; return its numbers of completed steps and counted calls."""
+    """Run a process until it ends or is killed.
+
+    Args:
+        opener: opens the saver in the process.
+        backend: the event loop, "asyncio" or "trio".
+        script: returns the steps that the process performs.
+        crash_point: where it dies.
+
+    Returns:
+        The numbers of completed steps and of counted calls.
+    """
     receiver, sender = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=run_steps, args=(opener, backend, lacks, crash_point, sender), daemon=True)
+    process = _CONTEXT.Process(target=run_steps, args=(opener, backend, script, crash_point, sender), daemon=True)
     process.start()
     sender.close()
     counts: list[int] = []

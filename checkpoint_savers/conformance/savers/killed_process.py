@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from multiprocessing.connection import Connection
 from types import FrameType, ModuleType
 from typing import Any, Final, NamedTuple
@@ -137,14 +137,18 @@ def _is_effect_free(function: Any) -> bool:
 
 
 def run_steps(
-    opener: OpenSaver, backend: str, lacks: Collection[str], crash_point: CrashPoint, progress: Connection
+    opener: OpenSaver,
+    backend: str,
+    script: Callable[[], Sequence[Step]],
+    crash_point: CrashPoint,
+    progress: Connection,
 ) -> None:
     """Perform all steps with a saver, and send the number of calls counted so far after each step.
 
     Args:
         opener: opens the saver.
         backend: the event loop, "asyncio" or "trio".
-        lacks: verbs that the saver lacks.
+        script: returns the steps. It is sent to the process by pickle.
         crash_point: where the process dies.
         progress: the connection to the parent process.
     """
@@ -153,7 +157,7 @@ def run_steps(
     async def main() -> None:
         async with opener() as saver:
             leases: Leases = {}
-            for step in steps(lacks):
+            for step in script():
                 injector.active = True
                 await step.act(saver, leases)
                 injector.active = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from io import BytesIO
@@ -24,7 +24,7 @@ from checkpoint_savers.stores.sqlite_rows import TABLES as STORE_TABLES
 from checkpoint_savers.stores.sqlite_rows import VERSION as STORE_VERSION
 from checkpoint_savers.upkeep.export import EXPORT_FORMAT, export_threads
 from tests.helpers.postgres_tools import conninfo, execute, new_schema
-from tests.savers.golden import memories_items, sample
+from tests.savers.golden import memories_items, sample, sample_runs
 
 HERE: Final = Path(__file__).parent
 
@@ -59,6 +59,7 @@ class Format(NamedTuple):
 async def write_threads(path: Path) -> None:
     async with SqliteSaver.from_conn_string(path, codec=sample.CODEC) as saver:
         await sample.fill(saver)
+        await sample_runs.fill(saver)
 
 
 def _put_at() -> float:
@@ -76,16 +77,22 @@ async def write_cache(path: Path) -> None:
         await cache.aset(sample.CACHED)
 
 
-def tables_of(path: Path, names: Iterable[str], where: dict[str, str]) -> str:
+def tables_of(
+    path: Path,
+    names: Iterable[str],
+    where: dict[str, str],
+    marks: Sequence[str] = ("application_id", "user_version"),
+) -> str:
     """The statements that made a database's tables, and their rows.
 
     Args:
         where: by table, an SQL condition for the sample's rows; all rows if a table is missing.
+        marks: the numbers of the file's header that belong to the format.
     """
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as db:
-        marks = [db.execute(f"PRAGMA {mark}").fetchone()[0] for mark in ("application_id", "user_version")]
+        numbers = [db.execute(f"PRAGMA {mark}").fetchone()[0] for mark in marks]
         made = dict(db.execute("SELECT name, sql FROM sqlite_schema").fetchall())
-        lines = [repr(marks)]
+        lines = [repr(numbers)]
         for name in names:
             lines.append(" ".join(made[name].split()))
             if made[name].lstrip().startswith("CREATE TABLE"):
@@ -178,7 +185,7 @@ FORMATS: Final = (
         "VERSION in checkpoint_savers/stores/sqlite_rows.py",
         ".db",
         write_items,
-        partial(tables_of, names=STORE_TABLES, where={}),
+        partial(tables_of, names=STORE_TABLES, where={}, marks=("application_id",)),  # the version is the saver's
     ),
     Format(
         "cache",

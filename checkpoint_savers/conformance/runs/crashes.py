@@ -1,0 +1,136 @@
+"""P3 and P4 if the process is killed within a transaction of a run store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import anyio.to_thread
+
+from ...abc import BaseCheckpointSaver
+from ...memory import InMemorySaver
+from ...records import Lease
+from ...runs.decisions import RunOutcome
+from ...runs.port import RunStore
+from ...runs.queries import RunQuery, ThreadQuery
+from ..caches.conformance import Clock
+from ..savers.crash_points import crash_points_in, run_until_killed, skip_unless_picklable
+from ..savers.killed_process import CrashPoint, Leases, Step
+from ..savers.suite import LATER, NOW, OpenSaver, commit, everything, here, record, row
+from .suite import SUCCESS, OpenSaverAt, RunSuite, request
+
+
+def script() -> list[Step]:
+    """Return steps that call all methods which write, on two threads."""
+    return [
+        _step(lambda runs: runs.start("t", request("a", idempotency_key="k"), metadata={"user": "ada"})),
+        _step(lambda runs: runs.start("t", request("b", priority=1, metadata={"n": 1}), metadata={"n": 1})),
+        Step(_acquire),
+        _under(lambda runs, lease: runs.take(lease, 2, worker="w")),
+        _step(lambda runs: runs.start("u", request("c", due=NOW + 5))),
+        _under(lambda runs, lease: runs.begin(lease, "b", commit(row(1), records=[record(1, "x")]))),
+        _under(lambda runs, lease: runs.end(lease, "b", SUCCESS)),
+        _step(lambda runs: runs.cancel("a", action="rollback")),
+        _step(lambda runs: runs.start("t", request("d", multitask="interrupt"))),
+        _under(
+            lambda runs, lease: runs.begin(lease, "a", commit(row(2, 1, base=1), head=1, clears=[record(1, "x")])),
+        ),
+        _under(lambda runs, lease: runs.give_back(lease, "a")),
+        Step(_acquire),
+        _under(lambda runs, lease: runs.take(lease, 3, worker="w")),
+        _under(lambda runs, lease: runs.end(lease, "a", RunOutcome(status="cancelled", rest="idle"), take_next=False)),
+        Step(lambda saver, leases: saver.adelete_thread("u")),
+        _step(lambda runs: runs.start("u", request("e"))),
+    ]
+
+
+def _runs(saver: BaseCheckpointSaver) -> RunStore:
+    assert saver.runs is not None
+    return saver.runs
+
+
+def _step(act: Callable[[RunStore], Awaitable[object]]) -> Step:
+    async def run(saver: BaseCheckpointSaver, leases: Leases) -> None:
+        await act(_runs(saver))
+
+    return Step(run)
+
+
+def _under(act: Callable[[RunStore, Lease], Awaitable[object]]) -> Step:
+    async def run(saver: BaseCheckpointSaver, leases: Leases) -> None:
+        await act(_runs(saver), leases["t"])
+
+    return Step(run)
+
+
+async def _acquire(saver: BaseCheckpointSaver, leases: Leases) -> None:
+    leases["t"] = await saver.acquire("t", here("worker"), now=NOW, expires_at=LATER)
+
+
+NAMES: Final = ("a", "b", "c", "d", "e")
+
+
+async def contents(saver: BaseCheckpointSaver) -> dict[str, object]:
+    """Read all that is stored, except the process of a lease's owner."""
+    runs = _runs(saver)
+    return {
+        "runs": [await runs.get_run(name) for name in NAMES],
+        "found": await runs.search_runs(RunQuery()),
+        "rows": await runs.search_threads(ThreadQuery()),
+        "listed": (await runs.queued(), await runs.due(), [one.thread for one in await runs.active()]),
+        "threads": [
+            (one.thread_id, one.epoch, one.owner and one.owner.run_id, one.newest, one.metadata)
+            for one in await saver.threads()
+        ],
+        "checkpoints": await everything(saver),
+    }
+
+
+async def expected_contents() -> list[dict[str, object]]:
+    """Return what is stored before the first step, and after each step, if the process is not killed."""
+    saver, leases = InMemorySaver(clock=Clock()), Leases()
+    found = [await contents(saver)]
+    for step in script():
+        await step.act(saver, leases)
+        found.append(await contents(saver))
+    return found
+
+
+class Crashes(RunSuite):
+    """Clauses that open the saver in other processes. The opener must be one that pickle can send there.
+
+    Attributes:
+        crashes: the number of processes to kill on each event loop. Larger numbers find more defects.
+    """
+
+    crashes: int = int(os.environ.get("PREGEL_CRASHES", "4"))
+
+    async def test_killed_in_the_midst_of_a_transaction(
+        self, open_saver: OpenSaverAt, anyio_backend_name: str, clock: Clock
+    ) -> None:
+        """P3, P4: a process that was killed anywhere leaves the transactions that had returned, and the next one whole
+        or not at all: the thread's row, its runs, its metadata, its lease and the superstep."""
+        opener = partial(open_saver, clock)
+        skip_unless_picklable(opener)
+        expected = await expected_contents()
+        steps, calls = await self._run(opener, anyio_backend_name, CrashPoint(0, None))
+        assert steps == len(expected) - 1 and calls > 0
+        await self._check(open_saver, clock, expected[steps:])
+        for crash_point in crash_points_in(self.crashes, calls):
+            done, _ = await self._run(opener, anyio_backend_name, crash_point)
+            await self._check(open_saver, clock, expected[done : done + 2])
+
+    async def _run(self, opener: OpenSaver, backend: str, crash_point: CrashPoint) -> tuple[int, int]:
+        """Return the numbers of steps that a process completed and of calls that it counted."""
+        return await anyio.to_thread.run_sync(run_until_killed, opener, backend, script, crash_point)
+
+    async def _check(self, open_saver: OpenSaverAt, clock: Clock, expected: list[dict[str, object]]) -> None:
+        """Check that the storage has one of these contents, then delete everything."""
+        async with open_saver(clock) as saver:
+            assert await contents(saver) in expected
+            for thread in ("t", "u"):
+                await saver.release(await saver.acquire(thread, here("next"), now=NOW + 100, expires_at=NOW + 130))
+                await saver.adelete_thread(thread)
+            assert (await contents(saver))["runs"] == [None] * len(NAMES)

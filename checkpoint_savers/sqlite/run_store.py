@@ -1,0 +1,147 @@
+"""`SqliteRuns`: accepted runs in the saver's file, on the saver's connection."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, TypeVarTuple
+
+from ..records import Commit, Lease
+from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
+from ..runs.queries import RowPosition, RunQuery, ThreadQuery
+from ..runs.rows import RunRow, RunThreadRow
+from . import runs, writing
+from .worker import Job, Worker
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class SqliteRuns(RunStore):
+    """The runs of a `SqliteSaver`. Each transaction is a job of the saver's connection.
+
+    Args:
+        connection: returns the open connection; raises `SaverClosedError` if the saver is not open.
+        released: called with a lease that a transaction has released.
+        clock: returns the time in unix seconds.
+        refuse_newer: raises if a later version has upgraded the file since it was opened.
+    """
+
+    look_every = 0.02
+
+    def __init__(
+        self,
+        connection: Callable[[], Worker],
+        *,
+        released: Callable[[Lease], object],
+        clock: Callable[[], float],
+        refuse_newer: Callable[[sqlite3.Cursor], None],
+    ) -> None:
+        super().__init__()
+        self._connection = connection
+        self._released = released
+        self._clock = clock
+        self._refuse_newer = refuse_newer
+        self._looked_at = float("-inf")
+        self._seen: tuple[Worker, int] | None = None  # the number of `data_version`, which belongs to a connection
+
+    async def transact(
+        self,
+        thread_id: str,
+        decide: Decide[T],
+        *,
+        run_id: str | None = None,
+        idempotency_key: str | None = None,
+        lease: Lease | None = None,
+        commit: Commit | None = None,
+    ) -> T:
+        check_commit(lease, commit)
+        columns = None if lease is None or commit is None else writing.bind_commit(lease, commit)
+        asked = runs.Transaction(
+            thread_id=thread_id,
+            decide=decide,
+            run_id=run_id,
+            idempotency_key=idempotency_key,
+            lease=lease,
+            commit=columns,
+            clock=self._clock,
+            refuse_newer=self._refuse_newer,
+        )
+        job = Job(runs.transact, (asked,), writes=True, size=0 if columns is None else columns.size)
+        try:
+            done = await self._connection().run(job, shielded=commit is not None)
+            return done.result
+        finally:
+            # Also if the caller was cancelled: the transaction may have been committed.
+            if job.value is not None:
+                if job.value.changed:
+                    self.changes.notify()
+                if lease is not None and job.value.released:
+                    self._released(lease)
+
+    async def get_run(self, run_id: str) -> RunRow | None:
+        return await self._read(runs.get_run, run_id)
+
+    async def get_thread(self, thread_id: str) -> RunThreadRow | None:
+        return await self._read(runs.get_thread, thread_id)
+
+    async def queued(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
+        return await self._read(runs.queued, limit)
+
+    async def due(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
+        return await self._read(runs.due, self._clock(), limit)
+
+    async def active(self, *, limit: int = PAGE) -> tuple[ActiveThread, ...]:
+        return await self._read(runs.active, limit)
+
+    async def find_runs(self, query: RunQuery, *, after: RowPosition | None, limit: int) -> list[RunRow]:
+        found: list[RunRow] = []
+        while len(found) < limit:
+            part = await self._read(runs.find_runs, query, after, limit - len(found))
+            found += part.found
+            if part.end is None:
+                break
+            after = part.end
+        return found
+
+    async def find_threads(self, query: ThreadQuery, *, after: RowPosition | None, limit: int) -> list[RunThreadRow]:
+        found: list[RunThreadRow] = []
+        while len(found) < limit:
+            part = await self._read(runs.find_threads, query, after, limit - len(found))
+            found += part.found
+            if part.end is None:
+                break
+            after = part.end
+        return found
+
+    async def count_runs(self, query: RunQuery) -> int:
+        part = await self._read(runs.count_runs, query, None)
+        count = part.found
+        while part.end is not None:
+            part = await self._read(runs.count_runs, query, part.end)
+            count += part.found
+        return count
+
+    async def count_threads(self, query: ThreadQuery) -> int:
+        part = await self._read(runs.count_threads, query, None)
+        count = part.found
+        while part.end is not None:
+            part = await self._read(runs.count_threads, query, part.end)
+            count += part.found
+        return count
+
+    async def has_changed_elsewhere(self) -> bool:
+        # One look serves all tasks that wait: each is woken if it finds a change.
+        now = time.monotonic()
+        if now - self._looked_at < self.look_every:
+            return False
+        self._looked_at = now
+        # The number does not change with writes of the connection itself: `transact` notifies of those.
+        connection = self._connection()
+        before = self._seen
+        self._seen = connection, await connection.run(Job(runs.data_version, writes=False))
+        return self._seen != before
+
+    def _read(self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts) -> Coroutine[Any, Any, T]:
+        return self._connection().run(Job(work, args, writes=False))
