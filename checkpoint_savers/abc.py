@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from . import upkeep
 from .chain import ChainReader
 from .codec import Codec
+from .codec.codec import DEFAULT_CODEC
 from .history import list_checkpoints, named, tuple_of
 from .metadata import checked_changes
 from .records import CheckpointTuple, ThreadHeader
@@ -35,7 +36,7 @@ class BaseCheckpointSaver(SaverPort):
     """
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:
-        self.codec = Codec() if codec is None else codec
+        self.codec = DEFAULT_CODEC if codec is None else codec
         self.clock = clock
 
     @property

@@ -351,6 +351,11 @@ class Codec:
         return f"<Codec with {', '.join(self._tags) or 'no registered types'}>"
 
 
+DEFAULT_CODEC: Final = Codec()
+"""The codec of savers and stores that get none. One object for all, so that graphs extend it once, and not each time
+that they are compiled with a new saver."""
+
+
 def _changed_error(where: str, changed: Changed) -> StoredTypeChangedError:
     tag, name, why = changed.tag, changed.type_name, changed.__cause__
     short = name.rpartition(".")[2]

@@ -30,6 +30,7 @@ import anyio.lowlevel
 
 from ..bridge import Waiter, block, running_library, wait_until_woken
 from ..codec import Codec
+from ..codec.codec import DEFAULT_CODEC
 from ..errors import SaverClosedError, SyncCallError, VectorSearchError
 from .batching import BatchCollector, PendingBatch, Request
 from .ops import (
@@ -89,7 +90,7 @@ class BaseStore(ABC):
     ) -> None:
         if index is not None:
             raise VectorSearchError("index=")
-        self.codec = Codec() if codec is None else codec
+        self.codec = DEFAULT_CODEC if codec is None else codec
         self.clock = clock
         self.ttl_config = ttl
         self._lifetimes = read_ttl_config(ttl)

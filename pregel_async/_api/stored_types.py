@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -27,6 +28,13 @@ def codec_of(saver: BaseCheckpointSaver | bool | None, hints: Sequence[Any]) -> 
 
 def with_runtime_types(codec: Codec, hints: Sequence[Any]) -> Codec:
     """Extend a codec by the runtime's own types and by the types that a graph's annotations name."""
+    return with_hints(_with_own_types(codec), hints)
+
+
+# A program compiles many graphs with few codecs, which never change. Without this, it is most of the time of `compile`.
+@lru_cache(maxsize=64)
+def _with_own_types(codec: Codec) -> Codec:
+    """Extend a codec by the runtime's own types."""
     from checkpoint_savers.stores.ops import Item, SearchItem  # imported here: few programs use long-term memory
 
     for kind in (Send, Command, Interrupt, Overwrite, TimeoutPolicy, NotStored):
@@ -39,13 +47,12 @@ def with_runtime_types(codec: Codec, hints: Sequence[Any]) -> Codec:
         decode=lambda state: NodeError(*state),
         tag="pregel_async.NodeError",
     )
-    codec = codec.with_type(
+    return codec.with_type(
         RecordedFailureError,
         encode=lambda error: [error.type, error.message],
         decode=lambda state: RecordedFailureError(*state),
         tag="pregel_async.RecordedFailureError",
     )
-    return with_hints(codec, hints)
 
 
 def with_hints(codec: Codec, hints: Sequence[Any]) -> Codec:

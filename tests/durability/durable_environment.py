@@ -7,9 +7,7 @@ import os
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import count, pairwise
-from typing import Any, Literal, TypeVar
-
-import pytest
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError
@@ -20,6 +18,9 @@ from pregel_async import CompiledStateGraph, Send, StateSnapshot
 from pregel_async.types import Durability
 from tests.durability.durable_graphs import Op, Probe, Scenario, length_of
 from tests.helpers.passing_saver import WRITES, Through
+
+if TYPE_CHECKING:
+    import pytest  # a third of the time in which a process of the kill tests starts
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from pathlib import Path
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
-from tests.helpers.postgres_tools import conninfo, made_schema
+from tests.helpers.postgres_tools import made_schema, unsynced
 
 Open = Callable[[], AbstractAsyncContextManager[BaseCheckpointSaver]]
 
@@ -30,7 +30,7 @@ def opener(kind: str, path: Path) -> Iterator[Open]:
         yield lambda: SqliteSaver(path / "threads.db", synchronous="NORMAL")
     else:
         with made_schema() as schema:
-            yield lambda: PostgresSaver(conninfo(), schema=schema, setup=False)
+            yield lambda: PostgresSaver(unsynced(), schema=schema, setup=False)
 
 
 @asynccontextmanager

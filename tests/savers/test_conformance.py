@@ -17,7 +17,7 @@ from pregel_async._runtime.observing.observers import Observers
 from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.observing import UpdateStarted
 from pregel_async.testing import FaultySaver
-from tests.helpers.postgres_tools import conninfo, empty, made_schema
+from tests.helpers.postgres_tools import conninfo, empty, made_schema, unsynced
 from tests.savers import postgres_cells, sqlite_cells
 
 CRASHES = int(os.environ.get("PREGEL_CRASHES", "4"))
@@ -94,4 +94,4 @@ class TestPostgresSaver(SaverConformance):
     @pytest.fixture
     def open_saver(self, schema: str) -> OpenSaver:
         empty(schema)
-        return partial(PostgresSaver.from_conn_string, conninfo(), schema=schema, busy_timeout=60)
+        return partial(PostgresSaver.from_conn_string, unsynced(), schema=schema, busy_timeout=60)

@@ -101,7 +101,7 @@ def test_a_broken_promise_is_reported(folder: Path) -> None:
 def test_together_with_other_tests(folder: Path) -> None:
     """Test files that are named run, too; with `--promises` the report also covers a test class."""
     (folder / "test_mine.py").write_text(CLASS)
-    ran = pytest_in(folder, "test_mine.py", "--saver", "store:Stores.sqlite", "-k", "test_a_lease_of_another")
+    ran = pytest_in(folder, "test_mine.py", "--saver", "store:Stores.sqlite", "-k", "renewing")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "promises of store:Stores.sqlite" in ran.stdout and "promises of TestMine" in ran.stdout
     ran = pytest_in(folder, "test_mine.py", "--promises", "-k", "renewing")

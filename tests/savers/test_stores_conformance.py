@@ -13,7 +13,7 @@ import pytest
 from checkpoint_savers import PostgresStore
 from checkpoint_savers.conformance import OpenStore, StoreConformance
 from checkpoint_savers.stores import InMemoryStore, SqliteStore
-from tests.helpers.postgres_tools import conninfo, empty, execute, new_schema
+from tests.helpers.postgres_tools import empty, execute, new_schema, unsynced
 
 
 class TestInMemoryStore(StoreConformance):
@@ -48,6 +48,6 @@ class TestPostgresStore(StoreConformance):
         empty(stored_in, "items")
 
         def open_store(**settings: Any) -> PostgresStore:
-            return PostgresStore(conninfo(), schema=stored_in, busy_timeout=60, **settings)
+            return PostgresStore(unsynced(), schema=stored_in, busy_timeout=60, **settings)
 
         return open_store
