@@ -9,16 +9,12 @@ If a connection breaks during a commit, the transaction's number later answers w
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-import psycopg
-
-from ..errors import StorageError
 from ..postgres.connections import PostgresCursor
+from ..postgres.outcomes import was_committed
 from ..postgres.schema import Layout
 from .port import Answer, Batch, Find, Outcome, Row, Scan, Spaces, Write, paging_of_spaces
 
@@ -140,7 +136,6 @@ DELETE FROM {s}.pregel_items WHERE (namespace, key) IN (
     ORDER BY expires_at LIMIT %b FOR UPDATE SKIP LOCKED
 ) {x}
 """
-_STATUS: Final = b"SELECT pg_xact_status(%b::text::xid8)"
 
 ItemKey = tuple[bytes, bytes]
 """A row's namespace and key."""
@@ -278,7 +273,9 @@ class StoreStatements:
         Raises:
             StorageError: the server has not ended an earlier attempt within the busy timeout.
         """
-        if attempt.outcome is not None and (attempt.xid is None or await self._was_stored(cursor, attempt.xid)):
+        if attempt.outcome is not None and (
+            attempt.xid is None or await was_committed(cursor, attempt.xid, self._name, self._busy_timeout)
+        ):
             return attempt.outcome
         attempt.outcome = attempt.xid = None
         await cursor.execute(
@@ -312,22 +309,6 @@ class StoreStatements:
         attempt.outcome, attempt.xid = Outcome(answers, swept), xid
         await cursor.execute(b"COMMIT")
         return attempt.outcome
-
-    async def _was_stored(self, cursor: PostgresCursor, xid: str) -> bool:
-        deadline = time.monotonic() + self._busy_timeout
-        while True:
-            try:
-                status = (await _all(cursor, _STATUS, xid))[0][0]
-            except psycopg.errors.InvalidParameterValue:  # the server crashed and never assigned that number
-                return False
-            if status != "in progress":
-                return bool(status == "committed")
-            if time.monotonic() >= deadline:
-                raise StorageError(
-                    f"{self._name}: the connection broke while a transaction was being committed, and the server has "
-                    "not ended it yet. Read what is stored before you write it again."
-                )
-            await asyncio.sleep(0.02)  # the server has not noticed yet that the client is gone
 
 
 async def _accepted(cursor: PostgresCursor, scan: Scan, accepts: Callable[[Row], bool]) -> list[Row]:

@@ -295,15 +295,15 @@ async def test_a_connection_breaks_while_it_writes(made: str, plan: Any, marker:
 
 async def test_a_committed_put_is_not_repeated(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A put whose answer was lost does not overwrite what another writer has put since."""
-    was_stored = postgres_rows.StoreStatements._was_stored
+    was_committed = postgres_rows.was_committed
 
     async with PostgresStore(conninfo(), schema=made) as other:
 
-        async def overtaken(self: postgres_rows.StoreStatements, *args: Any) -> bool:
+        async def overtaken(*args: Any) -> bool:
             await other.aput(SPACE, "a", {"by": "other"})
-            return await was_stored(self, *args)
+            return await was_committed(*args)
 
-        monkeypatch.setattr(postgres_rows.StoreStatements, "_was_stored", overtaken)
+        monkeypatch.setattr(postgres_rows, "was_committed", overtaken)
         with Proxy(conninfo()) as proxy:
             async with PostgresStore(proxy.url, schema=made) as store:
                 proxy.plan("lose the answer", "COMMIT\0")
