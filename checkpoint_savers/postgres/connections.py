@@ -115,7 +115,7 @@ class Source:
         if self.user_pool is not None or self.conninfo is None:
             return await self.run_on_connection(work)
         async with await self.connect(self.conninfo) as connection:
-            return await work(_cursor(connection))
+            return await work(new_cursor(connection))
 
     async def connect(self, conninfo: str) -> Connection:
         """Open a connection that belongs to no pool.
@@ -213,7 +213,7 @@ async def _run_on(connection: Connection, work: Callable[[PostgresCursor], Await
     if not autocommit:
         await connection.set_autocommit(True)
     try:
-        return await work(_cursor(connection))
+        return await work(new_cursor(connection))
     finally:
         connection.prepare_threshold = threshold
         if not connection.closed:
@@ -224,8 +224,30 @@ async def _run_on(connection: Connection, work: Callable[[PostgresCursor], Await
                     await connection.set_autocommit(False)
 
 
-def _cursor(connection: Connection) -> PostgresCursor:
+def new_cursor(connection: Connection) -> PostgresCursor:
+    """Return a cursor whose rows are tuples, whatever a user's pool has set.
+
+    Args:
+        connection: the connection.
+
+    Returns:
+        The cursor.
+    """
     return psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row)
+
+
+def new_client_cursor(connection: Connection) -> PostgresCursor:
+    """Return a cursor that sends several statements as one query, with the parameters as literals.
+
+    The server executes them one after the other, each with a snapshot of its own, and skips the rest after an error.
+
+    Args:
+        connection: the connection.
+
+    Returns:
+        The cursor. Its placeholders are `%s`, and its results are texts that psycopg converts.
+    """
+    return psycopg.AsyncClientCursor(connection, row_factory=psycopg.rows.tuple_row)
 
 
 def with_defaults(conninfo: str) -> str:

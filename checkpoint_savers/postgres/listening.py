@@ -1,7 +1,9 @@
-"""Get notified when threads are released: one connection that listens, for all callers of this process.
+"""Get notified when threads are released or accepted runs change: one connection that listens, for the whole process.
 
 LISTEN belongs to a server session, which behind a transaction pooler is not the client's. So it is used only with a
-direct connection. NOTIFY is sent by the transaction that releases a thread, and works through poolers.
+direct connection. NOTIFY works through poolers. It is sent by the transaction that releases a thread. Changes of runs
+are announced after their transactions: the server holds one lock from a NOTIFY until its transaction is on disk, so
+that all transactions that notify wait for each other.
 """
 
 from __future__ import annotations
@@ -11,18 +13,23 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import anyio
 import psycopg
+import psycopg_pool
 
 from ..bridge import loop_scheduler
-from .connections import Source
+from .connections import PostgresCursor, Source
 from .driver import Driver
 from .failures import UnreachableError
 from .writing import CHANNEL
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect: the first pause, and the longest."""
+
+ANNOUNCE_EVERY = 0.02
+"""Seconds between two announcements of changed runs by one process."""
 
 Callback = Callable[[], None]
 
@@ -75,6 +82,21 @@ class Listener:
                 if not callbacks:
                     del self._waiting[payload]
 
+    def subscribe(self, payload: str, callback: Callback, driver: Driver) -> None:
+        """Call a function whenever a payload is received, or may have been missed.
+
+        Args:
+            payload: what is sent.
+            callback: called on the driver's loop. Subscribing it again changes nothing.
+            driver: the open saver's driver.
+
+        Raises:
+            SaverClosedError: the saver is not open.
+        """
+        with self._lock:
+            self._waiting.setdefault(payload, set()).add(callback)
+        driver.start_in_background(self._serve_once)
+
     # The methods below run on the driver's loop, so `_is_started` and `_scope` need no lock.
 
     def stop(self) -> None:
@@ -112,3 +134,56 @@ class Listener:
         # Outside of the lock: a callback calls into another event loop.
         for callback in callbacks:
             callback()
+
+
+class Announcer:
+    """Sends NOTIFY for changes that were committed, at most once in `ANNOUNCE_EVERY` seconds.
+
+    An announcement may be lost, if the process or the connection ends before it is sent: listeners also poll.
+
+    Args:
+        source: of connections.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._payloads: set[str] = set()
+        self._is_running = False
+
+    def announce(self, payload: str, driver: Driver) -> None:
+        """Send a payload soon, from any thread.
+
+        Args:
+            payload: what to send.
+            driver: the open saver's driver.
+
+        Raises:
+            SaverClosedError: the saver is not open.
+        """
+        with self._lock:
+            self._payloads.add(payload)
+            if self._is_running:
+                return
+            self._is_running = True
+        try:
+            driver.start_in_background(self._send)
+        except BaseException:
+            with self._lock:
+                self._is_running = False
+            raise
+
+    async def _send(self) -> None:
+        while True:
+            with self._lock:
+                payloads, self._payloads = self._payloads, set()
+                if not payloads:
+                    self._is_running = False
+                    return
+            with contextlib.suppress(UnreachableError, psycopg.Error, psycopg_pool.PoolClosed):
+                await self._source.run_on_connection(partial(_notify_all, payloads=list(payloads)))
+            await asyncio.sleep(ANNOUNCE_EVERY)
+
+
+async def _notify_all(cursor: PostgresCursor, payloads: list[str]) -> None:
+    await cursor.execute(b"SELECT pg_notify(%b, p) FROM unnest(%b::text[]) AS p", (CHANNEL, payloads))

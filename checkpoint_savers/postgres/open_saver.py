@@ -16,7 +16,7 @@ from .acquire import AcquireStatement, LeaseRequest
 from .connections import Source
 from .driver import Driver
 from .group_commit import GroupCommit
-from .listening import Listener
+from .listening import Announcer, Callback, Listener
 from .writing import LeasedWrite, WriteStatements
 
 
@@ -47,6 +47,7 @@ class ConnectedSaver:
         busy_timeout: float,
     ) -> None:
         self.listener = Listener(source, direct) if direct else None
+        self._announcer = Announcer(source)
         self.driver = Driver(source, prepare, self._on_closing)
         # Two queues: no commit waits behind a lease, which may wait for another process's.
         self._leases: GroupCommit[LeaseRequest] = GroupCommit(
@@ -92,6 +93,49 @@ class ConnectedSaver:
                 mark_done(cancelled)
             raise
         write.result()
+
+    async def wait_for_release(self, payload: str) -> None:
+        """Wait until a thread may have been released. Without a listener, it never returns: callers also poll.
+
+        Args:
+            payload: what `notify_payload` makes of the thread.
+
+        Raises:
+            SaverClosedError: the saver is not open.
+        """
+        if self.listener is None:
+            await anyio.sleep_forever()
+        else:
+            await self.listener.wait_for_release(payload, self.driver)
+
+    def announce(self, payload: str) -> None:
+        """Notify the listeners of all processes soon, outside of any transaction.
+
+        Args:
+            payload: what they subscribe to.
+
+        Raises:
+            SaverClosedError: the saver is not open.
+        """
+        self._announcer.announce(payload, self.driver)
+
+    def subscribe(self, payload: str, callback: Callback) -> bool:
+        """Call a function whenever a payload is announced.
+
+        Args:
+            payload: what is announced.
+            callback: called on the driver's loop.
+
+        Returns:
+            False if there is no listener.
+
+        Raises:
+            SaverClosedError: the saver is not open.
+        """
+        if self.listener is None:
+            return False
+        self.listener.subscribe(payload, callback, self.driver)
+        return True
 
     async def release_all(self, releases: Iterable[LeasedWrite]) -> None:
         """Release leases concurrently, before the driver closes.

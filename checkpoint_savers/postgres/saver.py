@@ -38,14 +38,14 @@ from .connections import with_defaults
 from .open_saver import ConnectedSaver
 from .reading import ReadStatements
 from .rows import header_of, thread_of
-from .schema import SAVER
+from .run_searches import RunSearches
+from .run_store import PostgresRuns
+from .run_transactions import RunTransactions
+from .schema import SAVER, quoted
 from .upkeep import UpkeepAttempt, UpkeepStatements
-from .writing import LeasedWrite, WriteStatements, notify_payload
+from .writing import LeasedWrite, WriteNumbers, WriteStatements, notify_payload
 
 T = TypeVar("T")
-
-SPACING = 1024
-"""Distance between the numbers of two writes, so that `upkeep` can count in between; see `writing`."""
 
 
 class PostgresSaver(PostgresClient, BaseCheckpointSaver):
@@ -98,7 +98,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(codec=codec, clock=clock)
-        quoted = self._configure(
+        name = self._configure(
             conn,
             schema=schema,
             setup=setup,
@@ -113,12 +113,13 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
             raise ValueError("listen=True is for a pool that has its connection string: pass one here")
         self._direct = direct
         self._writers = writers
-        self._reading = ReadStatements(quoted)
-        self._writing = WriteStatements(quoted, schema)
-        self._acquiring = AcquireStatement(quoted, self._source.name)
-        self._upkeep = UpkeepStatements(quoted, schema, self._source.name, self.busy_timeout)
+        self._reading = ReadStatements(name)
+        self._writing = WriteStatements(name, schema)
+        self._acquiring = AcquireStatement(name, self._source.name)
+        self._upkeep = UpkeepStatements(name, schema, self._source.name, self.busy_timeout)
         self._open: ConnectedSaver | None = None
-        self._number = 0
+        self._numbers = WriteNumbers()
+        self._runs: PostgresRuns | None = None
         # By thread and run: acquired by this saver and not released yet. Closing the saver releases them.
         self._held_leases: dict[tuple[str, str], Lease] = {}
 
@@ -224,9 +225,15 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         until it expires.
         """
         opened, self._open = self._open, None
-        releases = [LeasedWrite(lease, None, self._next) for lease in self._held_leases.values()]
+        releases = [LeasedWrite(lease, None, self._numbers.next) for lease in self._held_leases.values()]
         self._held_leases = {}
         await self._disconnect(None if opened is None else partial(opened.release_all, releases))
+
+    @property
+    def runs(self) -> PostgresRuns:
+        if self._runs is None:
+            self._runs = _runs_of(self)
+        return self._runs
 
     def _require_open(self) -> ConnectedSaver:
         opened = self._open  # read once: another thread may close the saver meanwhile
@@ -244,13 +251,6 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         return await self._require_open().driver.run(
             lambda: self._source.run_on_connection(lambda cursor: work(cursor, *args), interrupted=interrupted)
         )
-
-    def _next(self) -> int:
-        """Return a number for a write, greater than all earlier ones of this process."""
-        # By the clock, not by counting from 0: another saver of this process, opened later, must go on with greater
-        # numbers. At least SPACING apart, also if the clock does not advance.
-        self._number = max(self._number, time.monotonic_ns() & -SPACING) + SPACING
-        return self._number
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         wanted = LeaseRequest(thread_id, owner, now, expires_at)
@@ -271,25 +271,23 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
     async def commit(self, lease: Lease, commit: Commit) -> None:
         await self._write(lease, commit, shielded=True)
         if commit.releases:
-            self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
+            self._forget(lease)
 
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         await self._write(lease, Commit(rows=(), expected_head=None, records=tuple(records), expires_at=expires_at))
 
     async def release(self, lease: Lease) -> None:
         await self._write(lease, None)
+        self._forget(lease)
+
+    def _forget(self, lease: Lease) -> None:
         self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
     async def _write(self, lease: Lease, commit: Commit | None, *, shielded: bool = False) -> None:
-        await self._require_open().write(LeasedWrite(lease, commit, self._next), shielded=shielded)
+        await self._require_open().write(LeasedWrite(lease, commit, self._numbers.next), shielded=shielded)
 
     async def wait_for_release(self, thread_id: str) -> None:
-        opened = self._require_open()
-        if opened.listener is None:
-            # Nothing notifies this process: callers poll, and cancel this.
-            await anyio.sleep_forever()
-        else:
-            await opened.listener.wait_for_release(notify_payload(self.schema, thread_id), opened.driver)
+        await self._require_open().wait_for_release(notify_payload(self.schema, thread_id))
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:
         await self._run(self._upkeep.rewrite, lease, change, interrupted=UpkeepAttempt().interrupted)
@@ -316,10 +314,12 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         """
         attempt = UpkeepAttempt()
         await self._run(self._upkeep.erase, lease, attempt, interrupted=attempt.interrupted)
-        self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
+        self._forget(lease)
+        self.runs.notify()
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self._run(self._upkeep.delete, thread_id, self.clock(), interrupted=UpkeepAttempt().interrupted)
+        self.runs.notify()
 
     async def threads(
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
@@ -359,3 +359,18 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
 
     async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
         return await self._run(self._reading.events, thread_id, since, limit)
+
+
+def _runs_of(saver: PostgresSaver) -> PostgresRuns:
+    name = quoted(saver.schema)
+    transactions = RunTransactions(name, saver.schema, saver._source.name, saver.busy_timeout, writing=saver._writing)
+    return PostgresRuns(
+        saver._run,
+        transactions,
+        RunSearches(name),
+        # The server's clock is the same for all machines. Only tests pass one of their own.
+        clock=lambda: None if saver.clock is time.time else saver.clock(),
+        released=saver._forget,
+        opened=saver._require_open,
+        payload=notify_payload(saver.schema, "\x00runs"),  # no thread's id, in practice
+    )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from ..errors import CorruptCheckpointError, StorageError, UnsupportedFormatError
+from .run_tables import RUN_MIGRATION, RUN_TABLES
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "pregel_saver_version": {"version": "integer"},
@@ -56,6 +57,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "kind": "text",
         "frame": "bytea",
     },
+    **RUN_TABLES,
 }
 """The columns of the tables, with their types. Other tables of a schema, and columns added to these, are ignored."""
 
@@ -131,6 +133,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "INSERT INTO {s}.pregel_saver_version (version) VALUES (1)",
     ),
+    RUN_MIGRATION,
 )
 """Statements that upgrade tables of version n to n + 1, at index n."""
 

@@ -19,15 +19,24 @@ _THREAD = """
 SELECT thread, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE thread_id = %b FOR UPDATE
 """
 _VERSION = "SELECT max(version) FROM {s}.pregel_saver_version"
-_METADATA = "SELECT newest, metadata FROM {s}.pregel_threads WHERE thread = %b"
+_METADATA = """
+SELECT newest IS NOT NULL OR EXISTS (SELECT FROM {s}.pregel_run_threads r WHERE r.thread_id = t.thread_id), metadata
+FROM {s}.pregel_threads t WHERE thread = %b
+"""
 _SET_METADATA = "UPDATE {s}.pregel_threads SET metadata = %b WHERE thread = %b"
 # A batched write that read the thread before this transaction finds another `seq` under the lock, and is repeated.
-# Numbers of writes are far apart (`saver.SPACING`), so the next write's number is still greater.
+# Numbers of writes are far apart (`writing.SPACING`), so the next write's number is still greater.
 _BUMP_SEQ = "UPDATE {s}.pregel_threads SET seq = seq + 1 WHERE thread = %b"
 _CLEAR = tuple(
     f"DELETE FROM {{s}}.pregel_{table} WHERE thread = %b" for table in ("records", "checkpoints", "heads", "events")
 )
 _DELETE = (*_CLEAR, "DELETE FROM {s}.pregel_threads WHERE thread = %b")
+# The thread's row in `pregel_run_threads` is locked first, as by each transaction of runs: else the two could deadlock.
+_LOCK_RUNS = "SELECT 1 FROM {s}.pregel_run_threads WHERE thread_id = %b FOR UPDATE"
+_DELETE_RUNS = (
+    "DELETE FROM {s}.pregel_runs WHERE thread_id = %b",
+    "DELETE FROM {s}.pregel_run_threads WHERE thread_id = %b",
+)
 _GONE = tuple(
     f"DELETE FROM {{s}}.pregel_{table} t USING unnest(%b::text[], %b::text[]) AS g (ns, checkpoint_id) "
     "WHERE t.thread = %b AND t.checkpoint_id = g.checkpoint_id AND t.ns = g.ns"
@@ -179,16 +188,15 @@ class UpkeepStatements:
             changes: JSON values by key; None deletes the key.
 
         Raises:
-            ThreadNotFoundError: the thread holds no checkpoint.
+            ThreadNotFoundError: the thread holds no checkpoint, and no run of it was accepted.
             UnsupportedFormatError: a later version has upgraded the tables.
         """
         found = await self._lock_without_lease(cursor, thread_id)
-        newest: str | None = None
-        text = ""
+        is_known, text = False, ""
         if found is not None:
             await self._run(cursor, _METADATA, found[0])
-            ((newest, text),) = await cursor.fetchall()
-        if found is None or newest is None:
+            ((is_known, text),) = await cursor.fetchall()
+        if found is None or not is_known:
             await cursor.execute(b"ROLLBACK")
             raise ThreadNotFoundError(thread_id)
         # Merged here and not by the server, which changes numbers in JSON and cannot store NUL.
@@ -255,7 +263,7 @@ class UpkeepStatements:
             ThreadBusyError: with `lost=True`: the lease is no longer held.
         """
         try:
-            thread = await self._lock_leased(cursor, lease)
+            thread = await self._lock_leased(cursor, lease, deletes=True)
         except ThreadBusyError as error:
             # After an unsure attempt, a missing thread means that the attempt deleted it.
             if attempt.unsure and error.holder is None:
@@ -276,7 +284,7 @@ class UpkeepStatements:
             ThreadBusyError: a run holds the thread.
             UnsupportedFormatError: a later version has upgraded the tables.
         """
-        found = await self._lock_without_lease(cursor, thread_id)
+        found = await self._lock_without_lease(cursor, thread_id, deletes=True)
         if found is None:
             await cursor.execute(b"ROLLBACK")
             return
@@ -321,14 +329,16 @@ class UpkeepStatements:
         await cursor.execute(statement.format(s=self._schema).encode(), parameters, binary=True)
         return cursor.rowcount
 
-    async def _lock(self, cursor: PostgresCursor, thread_id: str) -> Raw | None:
+    async def _lock(self, cursor: PostgresCursor, thread_id: str, *, deletes: bool) -> Raw | None:
         await cursor.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
         # Local to the transaction: behind a pooler, a session's setting would be the next client's.
         await cursor.execute(b"SELECT set_config('lock_timeout', %b, true)", (self._lock_timeout,))
+        if deletes:
+            await self._run(cursor, _LOCK_RUNS, escape(thread_id))
         await self._run(cursor, _THREAD, escape(thread_id))
         return await cursor.fetchone()
 
-    async def _lock_without_lease(self, cursor: PostgresCursor, thread_id: str) -> Raw | None:
+    async def _lock_without_lease(self, cursor: PostgresCursor, thread_id: str, *, deletes: bool = False) -> Raw | None:
         """Lock a thread for a write without a lease.
 
         It checks the version of the tables, as acquiring a lease would have done.
@@ -336,7 +346,7 @@ class UpkeepStatements:
         Raises:
             UnsupportedFormatError: a later version has upgraded the tables.
         """
-        found = await self._lock(cursor, thread_id)
+        found = await self._lock(cursor, thread_id, deletes=deletes)
         await self._run(cursor, _VERSION)
         ((version,),) = await cursor.fetchall()
         if version is not None and version > SAVER.version:
@@ -344,9 +354,9 @@ class UpkeepStatements:
             raise UnsupportedFormatError(self._where, version, SAVER.version)
         return found
 
-    async def _lock_leased(self, cursor: PostgresCursor, lease: Lease) -> int:
+    async def _lock_leased(self, cursor: PostgresCursor, lease: Lease, *, deletes: bool = False) -> int:
         """Lock a thread whose lease is held, and return its number. The caller ends with `_BUMP_SEQ`."""
-        found = await self._lock(cursor, lease.thread_id)
+        found = await self._lock(cursor, lease.thread_id, deletes=deletes)
         if found is None:
             raise ThreadBusyError(lease.thread_id, lost=True)
         thread, epoch, run_id, owner, until = found
@@ -364,6 +374,8 @@ class UpkeepStatements:
     async def _delete(self, cursor: PostgresCursor, thread_id: str, thread: int) -> None:
         for statement in _DELETE:
             await self._run(cursor, statement, thread)
+        for statement in _DELETE_RUNS:
+            await self._run(cursor, statement, escape(thread_id))
         # Deleting a thread releases it, too: runs that wait for it are notified.
         await cursor.execute(b"SELECT pg_notify(%b, %b)", (CHANNEL, notify_payload(self._name, thread_id)))
         await cursor.execute(b"COMMIT")

@@ -14,6 +14,7 @@ number is too small by then.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,12 +48,13 @@ WITH job AS MATERIALIZED (
     LEFT JOIN {s}.pregel_threads t ON t.thread_id = j.thread_id
     LEFT JOIN {s}.pregel_heads h ON h.thread = t.thread AND h.ns = j.ns
 ), held AS MATERIALIZED (
-    SELECT s.n, s.seq, s.expires_at, s.releases, s.ns, s.head, s.metadata, t.thread,
-        s.releases AND t.newest IS NULL AND s.head IS NULL AS is_bare
+    SELECT s.n, coalesce(s.seq, t.seq + 1) AS seq, s.expires_at, s.releases, s.ns, s.head, s.metadata, t.thread,
+        {is_bare} AS is_bare
     FROM seen s
     JOIN {s}.pregel_threads t
         ON t.thread = s.thread AND t.epoch = s.epoch AND t.run_id = s.run_id AND t.seq = s.seq_now
-    WHERE s.is_held AND s.fits AND s.seq_now < s.seq AND (s.metadata IS NULL OR s.metadata_was = t.metadata)
+    WHERE s.is_held AND s.fits AND (s.seq IS NULL OR s.seq_now < s.seq)
+        AND (s.metadata IS NULL OR s.metadata_was = t.metadata)
     FOR UPDATE OF t SKIP LOCKED
 ), renewed AS (
     UPDATE {s}.pregel_threads t SET
@@ -65,6 +67,8 @@ WITH job AS MATERIALIZED (
     FROM held h WHERE t.thread = h.thread AND NOT h.is_bare
 )"""
 
+_IS_BARE = """s.releases AND t.newest IS NULL AND s.head IS NULL
+            AND NOT EXISTS (SELECT FROM {s}.pregel_run_threads r WHERE r.thread_id = t.thread_id)"""
 _HEADS = """, moved AS (
     INSERT INTO {s}.pregel_heads (thread, ns, checkpoint_id)
     SELECT thread, ns, head FROM held WHERE ns IS NOT NULL
@@ -125,6 +129,23 @@ _IS_STORED = b"""
 ColumnValues = tuple[Any, ...]
 """Values to bind."""
 
+SPACING = 1024
+"""Distance between the numbers of two writes: upkeep, and transactions of accepted runs, count in between."""
+
+
+class WriteNumbers:
+    """Makes the numbers of writes."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def next(self) -> int:
+        """Return a number for a write, greater than all earlier ones of this process."""
+        # By the clock, not by counting from 0: another saver of this process, opened later, must go on with greater
+        # numbers. At least SPACING apart, also if the clock does not advance.
+        self._number = max(self._number, time.monotonic_ns() & -SPACING) + SPACING
+        return self._number
+
 
 def notify_payload(schema: str, thread_id: str) -> str:
     """Return the payload of a thread's NOTIFY: a hash, so that other listeners learn no ids and its length is bounded.
@@ -145,17 +166,19 @@ class LeasedWrite(QueuedWrite[None]):
     Args:
         lease: compared with the thread's.
         commit: what to store. None for a mere release, which is no error if the lease is no longer held.
-        number: returns a greater number in each call.
+        number: returns a greater number in each call. None for a write that is not queued, but stored by a transaction
+            that holds the lock on the thread's row: it gets the number after the thread's last one, so that writes that
+            are queued meanwhile still have greater numbers.
     """
 
     __slots__ = ("_number", "clears", "commit", "events", "head", "lease", "ns", "records", "rows", "seq")
 
-    def __init__(self, lease: Lease, commit: Commit | None, number: Callable[[], int]) -> None:
+    def __init__(self, lease: Lease, commit: Commit | None, number: Callable[[], int] | None = None) -> None:
         rows = () if commit is None else commit.rows
         super().__init__(lease.thread_id)
         self.lease = lease
         self.commit = commit
-        self.seq = 0
+        self.seq: int | None = None
         self._number = number
         self.ns: str | None = None
         self.head: str | None = None
@@ -196,7 +219,7 @@ class LeasedWrite(QueuedWrite[None]):
     def queued(self) -> None:
         """Number the write."""
         # Not in `__init__`: the numbers must have the order in which writes are queued, and so stored.
-        self.seq = self._number()
+        self.seq = None if self._number is None else self._number()
 
     @property
     def releases(self) -> bool:
@@ -228,15 +251,36 @@ class WriteStatements:
         Returns:
             The writes whose threads were locked or changed at the same time: to be repeated.
         """
+        await self.send(cursor, writes)
+        return await self.receive(cursor, writes)
+
+    async def send(self, cursor: PostgresCursor, writes: Sequence[LeasedWrite]) -> None:
+        """Execute the statement of a batch. `receive` reads its answer.
+
+        Args:
+            cursor: as for `store`; or of a connection in a transaction that holds the locks on the threads.
+            writes: as for `store`.
+        """
         statement, parameters = self._statement(writes, await self._merge_metadata(cursor, writes))
         await cursor.execute(statement, parameters, binary=True)
+
+    async def receive(self, cursor: PostgresCursor, writes: Sequence[LeasedWrite]) -> list[LeasedWrite]:
+        """Read the answer to a batch, and set the errors of the writes that are refused.
+
+        Args:
+            cursor: that of `send`.
+            writes: those of `send`.
+
+        Returns:
+            The writes to be repeated.
+        """
         locked: list[LeasedWrite] = []
         for n, done, fits, epoch, seq, owner, until, *_ in await cursor.fetchall():
             write = writes[n]
             # A mere release of a lease that is no longer held is no error: another run has acquired the thread.
             if done or (write.commit is None and not fits):
                 continue
-            if write.unsure and epoch == write.lease.epoch and seq >= write.seq:
+            if write.unsure and epoch == write.lease.epoch and write.seq is not None and seq >= write.seq:
                 continue  # an earlier attempt, whose connection broke, stored it
             # Lease and head are right and it was still not stored: the row is locked, or has changed since it was seen.
             if fits:
@@ -305,9 +349,11 @@ class WriteStatements:
                 text.append(part)
                 bound += map(list, zip(*((n, *row) for n, rows in enumerate(lists) for row in rows), strict=True))
         released = [(n, write) for n, write in enumerate(writes) if write.releases]
-        # A thread that is released and holds no checkpoint is deleted. Only a run whose lease began without one can
-        # leave that, so all other batches save the three DELETEs.
+        # A thread that is released and holds neither a checkpoint nor accepted runs is deleted. Only a run whose lease
+        # began without a checkpoint can leave that, so all other batches save the three DELETEs.
+        is_bare = "false"
         if any(write.lease.newest is None and write.head is None for _, write in released):
+            is_bare = _IS_BARE.format(s=self._schema)
             text.append(_BARE)
         if released:
             text.append(_ANSWER_AND_NOTIFY)
@@ -318,7 +364,7 @@ class WriteStatements:
             ]
         else:
             text.append(_ANSWER)
-        return "".join(text).format(s=self._schema).encode(), bound
+        return "".join(text).format(s=self._schema, is_bare=is_bare).encode(), bound
 
     async def _was_stored(self, cursor: PostgresCursor, write: LeasedWrite, epoch: int | None) -> bool:
         """Return True if an attempt whose connection broke stored the write.

@@ -80,7 +80,7 @@ def made_schema(url: str | None = None) -> Iterator[str]:
         yield schema
 
 
-TABLES = ("threads", "heads", "checkpoints", "records", "events")
+TABLES = ("threads", "heads", "checkpoints", "records", "events", "runs", "run_threads")
 
 
 def empty(schema: str, *tables: str) -> None:

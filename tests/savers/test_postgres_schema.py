@@ -97,7 +97,7 @@ def test_the_script_needs_no_server() -> None:
     lines = script.splitlines()
     assert lines[0] == "BEGIN;" and "pg_advisory_xact_lock" in lines[1] and lines[-1] == "COMMIT;"
     assert all(f'CREATE TABLE "app".{table} (' in script for table in TABLES)
-    assert f"VALUES ({SAVER.version})" in script
+    assert f"SET version = {SAVER.version}" in lines[-2]
     assert "CREATE TABLE" not in PostgresSaver.setup_script(schema="app", version=SAVER.version)
     assert script != PostgresSaver.setup_script(schema="other")
 
@@ -111,7 +111,7 @@ class LaterSaver(PostgresSaver):
             *MIGRATIONS,
             (
                 "ALTER TABLE {s}.pregel_threads ADD COLUMN later text NOT NULL DEFAULT 'new'",
-                "UPDATE {s}.pregel_saver_version SET version = 2",
+                f"UPDATE {{s}}.pregel_saver_version SET version = {SAVER.version + 1}",
             ),
         ),
     )
@@ -125,9 +125,9 @@ async def test_a_later_version_upgrades_the_tables(schema: str) -> None:
         await written(saver, row(1), row(2, 1))
         rows = await saver.scan(None, None)
     later = LaterSaver.from_conn_string(conninfo(), schema=schema)
-    with pytest.raises(StorageError, match="version 1, and this is version 2"):
+    with pytest.raises(StorageError, match=f"version {SAVER.version}, and this is version {SAVER.version + 1}"):
         await later.__aenter__()
-    script = LaterSaver.setup_script(schema=schema, version=1)
+    script = LaterSaver.setup_script(schema=schema, version=SAVER.version)
     assert "ADD COLUMN later" in script and "CREATE TABLE" not in script
     await later.setup()
     assert execute(f'SELECT thread_id, later FROM "{schema}".pregel_threads') == [("t", "new")]
@@ -272,7 +272,7 @@ async def test_an_upgrade_while_the_saver_is_open(schema: str) -> None:
         ("CREATE TABLE {s}.pregel_saver_version (version integer)", "not one version"),
         ("CREATE TABLE {s}.pregel_saver_version (version) AS VALUES (1), (1)", "not one version"),
         ("CREATE TABLE {s}.pregel_saver_version (version) AS VALUES (0)", "not one version"),
-        ("CREATE TABLE {s}.pregel_saver_version (version) AS VALUES (1)", "pregel_threads.thread_id"),
+        (f"CREATE TABLE {{s}}.pregel_saver_version (version) AS VALUES ({SAVER.version})", "pregel_threads.thread_id"),
     ],
 )
 async def test_tables_of_another_program(schema: str, theirs: str, reason: str) -> None:

@@ -1,0 +1,153 @@
+"""`PostgresRuns`: accepted runs, in the tables and on the connections of a `PostgresSaver`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from ..errors import SaverClosedError
+from ..records import Commit, Lease
+from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
+from ..runs.queries import RowPosition, RunQuery, ThreadQuery
+from ..runs.rows import RunRow, RunThreadRow
+from .open_saver import ConnectedSaver
+from .run_searches import RunSearches
+from .run_transactions import OnQueued, RunAttempt, RunTransactions
+
+T = TypeVar("T")
+
+LOOK_EVERY = 1.0
+"""Seconds after which waiting callers look, although they would be notified."""
+
+
+class RunWork(Protocol):
+    """Runs work with a cursor of one of the saver's connections; see `PostgresSaver`."""
+
+    async def __call__(
+        self, work: Callable[..., Awaitable[T]], *args: Any, interrupted: Callable[[], None] | None = None
+    ) -> T:
+        """Run `work(cursor, *args)`, perhaps several times."""
+        ...
+
+
+class PostgresRuns(RunStore):
+    """The runs of a `PostgresSaver`: `saver.runs`.
+
+    Each change is one transaction of its own; concurrent changes of one thread wait for each other.
+
+    Args:
+        run: runs work on a connection.
+        transactions, searches: the statements.
+        clock: returns the time in unix seconds, or None for the server's time.
+        released: called when a transaction has released a lease.
+        opened: returns the parts of the saver that exist while it is open.
+        payload: announces changes of these runs to other processes.
+
+    Attributes:
+        on_queued: called in each transaction that queues a thread, with its connection and the thread's new row, so
+            that a queue in the same database gets its job in the same transaction. If it raises, the transaction is
+            rolled back. None for nothing.
+    """
+
+    def __init__(
+        self,
+        run: RunWork,
+        transactions: RunTransactions,
+        searches: RunSearches,
+        *,
+        clock: Callable[[], float | None],
+        released: Callable[[Lease], None],
+        opened: Callable[[], ConnectedSaver],
+        payload: str,
+    ) -> None:
+        super().__init__()
+        self.on_queued: OnQueued | None = None
+        self._run = run
+        self._transactions = transactions
+        self._searches = searches
+        self._clock = clock
+        self._released = released
+        self._opened = opened
+        self._payload = payload
+        self._is_notified = False
+        self._next_look = 0.0
+
+    async def transact(
+        self,
+        thread_id: str,
+        decide: Decide[T],
+        *,
+        run_id: str | None = None,
+        idempotency_key: str | None = None,
+        lease: Lease | None = None,
+        commit: Commit | None = None,
+    ) -> T:
+        check_commit(lease, commit)
+        attempt = RunAttempt(
+            thread_id,
+            decide,
+            run_id=run_id,
+            idempotency_key=idempotency_key,
+            lease=lease,
+            commit=commit,
+            clock=self._clock,
+            on_queued=self.on_queued,
+        )
+        try:
+            return await self._run(self._transactions.transact, attempt, interrupted=attempt.interrupted)
+        finally:
+            # Also if the caller was cancelled while it waited: the transaction has ended all the same.
+            if attempt.committed:
+                if attempt.changed:
+                    self.notify()
+                if lease is not None and attempt.released:
+                    self._released(lease)
+
+    def notify(self) -> None:
+        """Notify the waiting tasks of this process now, and those of others soon."""
+        self.changes.notify()
+        with contextlib.suppress(SaverClosedError):  # others find the change when they look
+            self._opened().announce(self._payload)
+
+    async def wait_for_change(self, seen: int = 0) -> int:
+        self._is_notified = self._opened().subscribe(self._payload, self.changes.notify)
+        return await super().wait_for_change(seen)
+
+    async def has_changed_elsewhere(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        # With a listener, only announcements that were lost are found so.
+        self._next_look = now + (LOOK_EVERY if self._is_notified else 0.0)
+        return True
+
+    async def get_run(self, run_id: str) -> RunRow | None:
+        return await self._run(self._searches.get_run, run_id)
+
+    async def get_thread(self, thread_id: str) -> RunThreadRow | None:
+        return await self._run(self._searches.get_thread, thread_id)
+
+    async def queued(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
+        return await self._run(self._searches.queued, limit)
+
+    async def due(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
+        return await self._run(self._searches.due, self._clock(), limit)
+
+    async def active(self, *, limit: int = PAGE) -> tuple[ActiveThread, ...]:
+        return await self._run(self._searches.active, limit)
+
+    async def find_runs(self, query: RunQuery, *, after: RowPosition | None, limit: int) -> Sequence[RunRow]:
+        return await self._run(self._searches.find_runs, query, after, limit)
+
+    async def find_threads(
+        self, query: ThreadQuery, *, after: RowPosition | None, limit: int
+    ) -> Sequence[RunThreadRow]:
+        return await self._run(self._searches.find_threads, query, after, limit)
+
+    async def count_runs(self, query: RunQuery) -> int:
+        return await self._run(self._searches.count_runs, query)
+
+    async def count_threads(self, query: ThreadQuery) -> int:
+        return await self._run(self._searches.count_threads, query)

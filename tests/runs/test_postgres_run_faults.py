@@ -1,0 +1,430 @@
+"""`PostgresRuns` when backends are killed, connections break, and transactions meet: whole or not at all, once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import psycopg
+import psycopg.rows
+import pytest
+from msgspec.structs import replace
+
+from checkpoint_savers import PostgresSaver, StorageError, StorageLockedError
+from checkpoint_savers.conformance.runs.suite import SUCCESS, request
+from checkpoint_savers.conformance.savers.suite import LATER, cid, commit, head_of, here, row
+from checkpoint_savers.postgres import run_transactions
+from checkpoint_savers.postgres.connections import Connection
+from checkpoint_savers.postgres.writing import LeasedWrite
+from checkpoint_savers.records import Commit, Lease
+from checkpoint_savers.runs.decisions import Changes, Found
+from checkpoint_savers.runs.rows import RunRow, RunThreadRow
+from tests.helpers.postgres_tools import Plan, Proxy, conninfo, empty, execute, made_schema
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def schema() -> Iterator[str]:
+    with made_schema() as schema:
+        yield schema
+
+
+@pytest.fixture
+def proxy(schema: str) -> Iterator[Proxy]:
+    empty(schema)
+    with Proxy(conninfo()) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def saver(proxy: Proxy, schema: str) -> AsyncIterator[PostgresSaver]:
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, reconnect_timeout=30) as saver:
+        yield saver
+
+
+async def acquire(saver: PostgresSaver, thread_id: str = "t") -> Lease:
+    return await saver.acquire(thread_id, here("worker"), now=saver.clock(), expires_at=LATER)
+
+
+async def taken(saver: PostgresSaver, thread_id: str) -> Lease:
+    """Start runs "a" and "b" of a thread and take the first one. Return the lease."""
+    await saver.runs.start(thread_id, request(f"{thread_id}-a"))
+    await saver.runs.start(thread_id, request(f"{thread_id}-b"))
+    lease = await acquire(saver, thread_id)
+    assert await saver.runs.take(lease, 1, worker="w") is not None
+    return lease
+
+
+async def start(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
+    asked = request(f"{thread_id}-new", multitask="interrupt", metadata={"n": 1})
+    return lambda: saver.runs.start(thread_id, asked, metadata={"user": "ada"})
+
+
+async def start_again(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
+    await taken(saver, thread_id)
+    return await start(saver, thread_id)
+
+
+async def cancel(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
+    await taken(saver, thread_id)
+    return lambda: saver.runs.cancel(f"{thread_id}-b")
+
+
+async def take(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
+    await saver.runs.start(thread_id, request(f"{thread_id}-a"))
+    lease = await acquire(saver, thread_id)
+    return lambda: saver.runs.take(lease, 1, worker="w")
+
+
+async def begin(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
+    lease = await taken(saver, thread_id)
+    return lambda: saver.runs.begin(lease, f"{thread_id}-a", commit(row(1), metadata={"from": "commit"}))
+
+
+async def end(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
+    lease = await taken(saver, thread_id)
+    return lambda: saver.runs.end(lease, f"{thread_id}-a", SUCCESS)
+
+
+async def give_back(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
+    lease = await taken(saver, thread_id)
+    return lambda: saver.runs.give_back(lease, f"{thread_id}-a")
+
+
+CALLS = (start, start_again, cancel, take, begin, end, give_back)
+
+
+async def stored(saver: PostgresSaver, thread_id: str) -> tuple[object, ...]:
+    """All that is stored of a thread, without times and ids of the thread."""
+    runs = [await saver.runs.get_run(f"{thread_id}-{name}") for name in ("a", "b", "new")]
+    thread = await saver.runs.get_thread(thread_id)
+    facts = [(run.status, run.seq, run.attempt, run.stalls, run.begun, run.cancel) for run in runs if run is not None]
+    (header,) = [one for one in await saver.threads() if one.thread_id == thread_id] or [None]
+    return (
+        facts,
+        thread and (thread.status, thread.activation, thread.activation_no, thread.runs, thread.pending, thread.values),
+        header and (header.epoch, header.owner is None, header.head, header.metadata),
+    )
+
+
+def facts_of(result: object) -> object:
+    return (result.run_id[-1], result.status, result.attempt) if isinstance(result, RunRow) else result
+
+
+class Killer:
+    """Ends the backend of a transaction of runs before or after its statement with some number, once."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self.at = at
+        self.after = after
+        self.count = 0
+        self.killed = False
+
+    def cursor(
+        self, connection: Connection, base: type[psycopg.AsyncCursor[Any]] = psycopg.AsyncCursor
+    ) -> psycopg.AsyncCursor[Any]:
+        killer = self
+
+        class Cursor(base):
+            async def execute(self, *args: Any, **options: Any) -> Any:
+                number, killer.count = killer.count, killer.count + 1
+                strikes = number == killer.at and not killer.killed
+                if strikes and not killer.after:
+                    killer.kill(connection)
+                done = await super().execute(*args, **options)
+                if strikes and killer.after:
+                    killer.kill(connection)
+                return done
+
+        return Cursor(connection, row_factory=psycopg.rows.tuple_row)
+
+    def client_cursor(self, connection: Connection) -> psycopg.AsyncCursor[Any]:
+        return self.cursor(connection, psycopg.AsyncClientCursor)
+
+    def kill(self, connection: Connection) -> None:
+        self.killed = True
+        execute("SELECT pg_terminate_backend(%s, 10000)", connection.info.backend_pid)
+
+
+@pytest.mark.slow
+@pytest.mark.one_loop
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_backend_that_is_killed_at_each_statement(
+    call: Callable[[PostgresSaver, str], Awaitable[Callable[[], Awaitable[Any]]]],
+    saver: PostgresSaver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P3, P4: each change of runs is stored once, if its server process ends before or after any of its statements."""
+    # Without a pipeline, each statement is a round trip, so that each can be the last one that is executed.
+    monkeypatch.setattr(psycopg.Pipeline, "is_supported", lambda: False)
+    expected = facts_of(await (await call(saver, "right"))()), await stored(saver, "right")
+    at, kills = 0, 0
+    while True:
+        for after in (False, True):
+            name = f"t{at}{after}"
+            work = await call(saver, name)
+            killer = Killer(at, after=after)
+            with monkeypatch.context() as patch:
+                patch.setattr(run_transactions, "new_cursor", killer.cursor)
+                patch.setattr(run_transactions, "new_client_cursor", killer.client_cursor)
+                found = facts_of(await work())
+            assert (found, await stored(saver, name)) == expected, (at, after)
+            kills += killer.killed
+        if not killer.killed:
+            break
+        at += 1
+    assert kills >= 6
+
+
+LOST: tuple[Plan, ...] = ("lose the question", "lose the answer")
+
+
+@pytest.mark.parametrize("plan", LOST)
+@pytest.mark.parametrize("at", ["pregel_run_threads", "COMMIT\0"])
+async def test_a_connection_that_breaks(plan: Plan, at: str, saver: PostgresSaver, proxy: Proxy) -> None:
+    """P3, P4: a round trip is lost before or after its execution, that of COMMIT too: the change is stored once, and
+    the call returns its result."""
+    for call in CALLS:
+        expected = facts_of(await (await call(saver, "right"))()), await stored(saver, "right")
+        work = await call(saver, "t")
+        proxy.plan(plan, at)
+        found = facts_of(await work())
+        assert proxy.broke.is_set()
+        assert (found, await stored(saver, "t")) == expected, call
+        empty(saver.schema)
+
+
+async def test_the_outcome_of_a_commit_is_asked_for(
+    saver: PostgresSaver, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P4: a change whose answer was lost is not made again, also if others have changed the thread since."""
+    lease = await taken(saver, "t")
+    was_committed = run_transactions.was_committed
+    async with PostgresSaver.from_conn_string(conninfo(), schema=saver.schema) as other:
+
+        async def overtaken(*args: Any) -> bool:
+            await other.runs.start("t", request("t-new"))
+            await other.runs.cancel("t-b")
+            return await was_committed(*args)
+
+        monkeypatch.setattr(run_transactions, "was_committed", overtaken)
+        proxy.plan("lose the answer", "COMMIT\0")
+        following = await saver.runs.end(lease, "t-a", SUCCESS)
+        assert following is not None and following.run_id == "t-b"
+        thread = await other.runs.get_thread("t")
+        assert thread is not None and (thread.pending, thread.activation, thread.runs) == (1, "active", 3)
+
+
+async def test_an_unknown_outcome(proxy: Proxy, schema: str) -> None:
+    """P4: if the server cannot be asked, the error says that the outcome is unknown."""
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, reconnect_timeout=0.3) as saver:
+        await saver.runs.start("t", request("a"))
+        proxy.plan("lose the answer", "COMMIT\0")
+        proxy.refuses = True
+        with pytest.raises(StorageError, match="whether it was stored is not known"):
+            await saver.runs.start("t", request("b"))
+        proxy.refuses = False
+        assert (await saver.runs.get_run("b")) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.one_loop
+async def test_a_process_that_stops_in_a_transaction(saver: PostgresSaver) -> None:
+    """P3: the server ends its transaction after some seconds, so that it holds no lock for longer. When the process
+    continues, it finds that nothing was stored, and repeats the transaction."""
+    await saver.runs.start("t", request("t-a"))
+    inside, go = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def stop(found: Found) -> Changes[int]:
+        assert found.thread is not None
+        seen.append(found.thread.runs)
+        inside.set()
+        go.wait(60)
+        return Changes(found.thread.runs, replace(found.thread, priority=9))
+
+    async with (
+        PostgresSaver.from_conn_string(conninfo(), schema=saver.schema, busy_timeout=60) as other,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(saver.runs.transact, "t", stop)
+        await anyio.to_thread.run_sync(inside.wait)
+        await other.runs.start("t", request("t-b"))
+        go.set()
+    thread = await saver.runs.get_thread("t")
+    assert seen == [1, 2] and thread is not None and (thread.runs, thread.priority) == (2, 9)
+
+
+class Gate:
+    """Stops the transactions that queue a thread before they are committed."""
+
+    def __init__(self, saver: PostgresSaver) -> None:
+        self.queued: list[RunThreadRow] = []
+        self.go = False
+        self.pids: list[int] = []
+        saver.runs.on_queued = self
+
+    async def __call__(self, connection: Connection, thread: RunThreadRow) -> None:
+        self.queued.append(thread)
+        cursor = await connection.execute("SELECT pg_backend_pid()")
+        ((pid,),) = await cursor.fetchall()
+        self.pids.append(pid)
+        while not self.go:
+            await anyio.sleep(0.002)
+
+    async def is_inside(self) -> None:
+        while not self.pids:
+            await anyio.sleep(0.002)
+
+    async def blocks(self, count: int = 1) -> None:
+        """Return when as many other transactions wait for the one that is stopped."""
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
+        while execute(waiting, self.pids[0]) != [(count,)]:
+            await anyio.sleep(0.002)
+
+
+async def test_end_waits_for_start(saver: PostgresSaver) -> None:
+    """A run that is accepted while the worker ends the one before is taken by it: what `end` reads is read after it
+    has locked the thread's row, with a snapshot of its own."""
+    await saver.runs.start("t", request("a"))
+    lease = await acquire(saver)
+    assert await saver.runs.take(lease, 1, worker="w") is not None
+    results: list[RunRow | None] = []
+
+    async def end() -> None:
+        results.append(await saver.runs.end(lease, "a", SUCCESS))
+
+    with psycopg.connect(conninfo()) as blocker, anyio.fail_after(30):
+        blocker.execute(f'SELECT 1 FROM "{saver.schema}".pregel_run_threads FOR UPDATE'.encode())
+        async with anyio.create_task_group() as group:
+            group.start_soon(saver.runs.start, "t", request("b"))
+            await waiting_for(blocker, 1)
+            group.start_soon(end)
+            await waiting_for(blocker, 2)
+            blocker.rollback()
+    assert [run and run.run_id for run in results] == ["b"]
+
+
+async def waiting_for(blocker: psycopg.Connection[Any], count: int) -> None:
+    """Return when as many transactions wait for a lock because of another one."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+    while execute(waiting, "%pregel_run_threads%") != [(count,)]:
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_one_key_on_two_threads(saver: PostgresSaver) -> None:
+    """A key belongs to one run, also if two threads are asked for it at the same time: the second one waits."""
+    gate = Gate(saver)
+    runs: list[RunRow] = []
+
+    async def start(thread_id: str, run_id: str) -> None:
+        runs.append(await saver.runs.start(thread_id, request(run_id, idempotency_key="k")))
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(start, "t", "a")
+            await gate.is_inside()
+            group.start_soon(start, "other", "b")
+            await gate.blocks()
+            gate.go = True
+    assert [run.run_id for run in runs] == ["a", "a"]
+    assert await saver.runs.get_thread("other") is None
+    assert [one.thread_id for one in await saver.threads()] == ["t"]
+
+
+async def test_the_hook_of_queued_threads(saver: PostgresSaver) -> None:
+    """It is called in the transaction, whenever a thread is queued or queued again. If it raises, nothing is stored."""
+    queued: list[tuple[str, int]] = []
+    schema = saver.schema
+
+    async def on_queued(connection: Connection, thread: RunThreadRow) -> None:
+        queued.append((thread.thread_id, thread.activation_no))
+        settings = "current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout')"
+        cursor = await connection.execute(f'SELECT count(*), {settings} FROM "{schema}".pregel_runs'.encode())
+        assert await cursor.fetchall() == [(len(queued), "5s", "5s")]
+        assert execute(f'SELECT count(*) FROM "{schema}".pregel_runs') == [(len(queued) - 1,)], (
+            "it is not committed yet"
+        )
+
+    saver.runs.on_queued = on_queued
+    await saver.runs.start("t", request("a"))
+    await saver.runs.start("t", request("b", priority=5))
+    assert queued == [("t", 1), ("t", 2)]
+
+    async def count(connection: Connection, thread: RunThreadRow) -> None:
+        queued.append((thread.thread_id, thread.activation_no))
+
+    saver.runs.on_queued = count
+    await saver.runs.start("t", request("c"))
+    lease = await acquire(saver)
+    assert await saver.runs.take(lease, 2, worker="w") is not None
+    assert await saver.runs.end(lease, "b", SUCCESS) is not None
+    assert len(queued) == 2
+    await saver.runs.give_back(lease, "a")
+    assert queued[2:] == [("t", 3)]
+    thread = await saver.runs.get_thread("t")
+    assert thread is not None and await saver.runs.requeue(thread) and queued[3:] == [("t", 4)]
+
+    async def fail(connection: Connection, thread: RunThreadRow) -> None:
+        await connection.execute("SELECT 1")
+        raise LookupError("no queue")
+
+    saver.runs.on_queued = fail
+    with pytest.raises(LookupError, match="no queue"):
+        await saver.runs.start("u", request("d"))
+    assert await saver.runs.get_run("d") is None and await saver.runs.get_thread("u") is None
+    assert len(await saver.threads()) == 1
+
+
+async def test_a_lock_that_is_held_for_too_long(schema: str) -> None:
+    """P3: the error says so, after the busy timeout, and nothing is stored."""
+    empty(schema)
+    async with PostgresSaver.from_conn_string(conninfo(), schema=schema, busy_timeout=0.05) as saver:
+        await saver.runs.start("t", request("a"))
+        lease = await acquire(saver)
+        for table in ("run_threads", "threads"):
+            with psycopg.connect(conninfo()) as blocker:
+                blocker.execute(f'SELECT 1 FROM "{schema}".pregel_{table} FOR UPDATE'.encode())
+                with pytest.raises(StorageLockedError):
+                    await saver.runs.start("t", request("b"))
+                with pytest.raises(StorageLockedError):
+                    await saver.runs.take(lease, 1, worker="w")
+        assert await saver.runs.get_run("b") is None
+        assert await saver.runs.take(lease, 1, worker="w") is not None
+
+
+async def test_writes_that_were_numbered_before(saver: PostgresSaver) -> None:
+    """P5: a write that was queued before a run's transaction, and is stored after it, is not taken for a late one."""
+    lease = await taken(saver, "t")
+    record = LeasedWrite(lease, Commit(rows=(), expected_head=None, expires_at=LATER + 5), saver._numbers.next)
+    record.queued()
+    await saver.runs.begin(lease, "t-a", commit(row(1)))
+    assert await saver._run(saver._writing.store, [record]) == [] and record.error is None
+    ((thread,),) = execute(f'SELECT expires_at FROM "{saver.schema}".pregel_threads')
+    assert thread == LATER + 5
+    await saver.commit(lease, commit(row(2, 1, base=1), head=1))
+    assert await head_of(saver, "t") == cid(2)
+
+
+async def test_a_release_that_meets_the_first_run(saver: PostgresSaver) -> None:
+    """A thread whose first run is being accepted is not deleted by the release of a lease under which nothing was
+    stored."""
+    lease = await acquire(saver)
+    gate = Gate(saver)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(saver.runs.start, "t", request("a"))
+            await gate.is_inside()
+            release = LeasedWrite(lease, None, saver._numbers.next)
+            release.queued()
+            assert await saver._run(saver._writing.store, [release]) == [release], "locked: to be repeated"
+            gate.go = True
+        await saver.release(lease)
+    ((header,),) = [await saver.threads()]
+    assert (header.epoch, header.owner) == (1, None)
+    assert (await acquire(saver)).epoch == 2

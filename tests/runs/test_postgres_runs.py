@@ -1,0 +1,48 @@
+"""`PostgresRuns`: the conformance suite, with a direct connection and behind a pooler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from checkpoint_savers import PostgresSaver
+from checkpoint_savers.conformance.caches.conformance import Clock
+from checkpoint_savers.conformance.runs.conformance import OpenSaverAt, RunStoreConformance
+from checkpoint_savers.conformance.runs.lifecycle import Lifecycle
+from checkpoint_savers.conformance.runs.search import RunSearch
+from checkpoint_savers.conformance.runs.supersteps import Supersteps
+from tests.helpers.postgres_tools import Pooler, conninfo, empty, made_schema, pooler
+
+
+@pytest.fixture(scope="module")
+def schema() -> Iterator[str]:
+    with made_schema() as schema:
+        yield schema
+
+
+@pytest.fixture(scope="module")
+def behind() -> Iterator[Pooler]:
+    with pooler(conninfo()) as behind:
+        yield behind
+
+
+def opened(url: str, schema: str, clock: Clock) -> PostgresSaver:
+    return PostgresSaver.from_conn_string(url, schema=schema, clock=clock, busy_timeout=60)
+
+
+class TestPostgresRuns(RunStoreConformance):
+    @pytest.fixture
+    def open_saver(self, schema: str) -> OpenSaverAt:
+        empty(schema)
+        return partial(opened, conninfo(), schema)
+
+
+class TestBehindAPooler(Lifecycle, Supersteps, RunSearch):
+    """Each transaction may run in another session than the one before."""
+
+    @pytest.fixture
+    def open_saver(self, behind: Pooler, schema: str) -> OpenSaverAt:
+        empty(schema)
+        return partial(opened, behind.url, schema)
