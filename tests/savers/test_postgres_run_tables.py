@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import psycopg
 import pytest
 
 from checkpoint_savers import CorruptCheckpointError, PostgresSaver, StorageError
 from checkpoint_savers.conformance.runs.suite import request
 from checkpoint_savers.conformance.savers.suite import everything, row, take, written
+from checkpoint_savers.postgres import run_store
 from checkpoint_savers.postgres.run_searches import RunSearches
 from checkpoint_savers.postgres.schema import MIGRATIONS, quoted, statements
 from checkpoint_savers.runs.queries import RowPosition, RunQuery, ThreadQuery
@@ -165,3 +168,32 @@ async def test_damaged_rows(schema: str, damage: str, place: str) -> None:
         with pytest.raises(CorruptCheckpointError, match=place):
             await saver.runs.take(lease, 1, worker="w")
         assert execute(f'SELECT count(*) FROM "{schema}".pregel_runs') == [(1,)]
+
+
+async def test_changes_are_announced(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `listen=`, a change by another process wakes the tasks that wait for one, and they need not look."""
+    empty(schema)
+    monkeypatch.setattr(run_store.PostgresRuns, "has_changed_elsewhere", never)
+    async with (
+        PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=True) as waiting,
+        PostgresSaver.from_conn_string(conninfo(), schema=schema) as other,
+    ):
+        found: list[str] = []
+
+        async def wait(run_id: str) -> None:
+            seen = 0
+            while await waiting.runs.get_run(run_id) is None:
+                seen = await waiting.runs.wait_for_change(seen)
+            found.append(run_id)
+
+        with anyio.fail_after(30):
+            for run_id in ("a", "b"):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(wait, run_id)
+                    await anyio.lowlevel.checkpoint()
+                    await other.runs.start("t", request(run_id))
+        assert found == ["a", "b"]
+
+
+async def never(self: run_store.PostgresRuns) -> bool:
+    return False
