@@ -178,6 +178,6 @@ async def test_jobs_of_dead_workers_stay(app: Any, jobs: str) -> None:
 
 def test_a_worker_can_leave_signals_alone() -> None:
     """Facts 8 and 9: the interval of polls and the handlers of signals are options of a worker."""
-    worker: Any = pytest.importorskip("procrastinate.worker")
+    worker: Any = pytest.importorskip("procrastinate.worker", reason="procrastinate is not installed")
     options = inspect.signature(worker.Worker.__init__).parameters
     assert {"install_signal_handlers", "fetch_job_polling_interval", "shutdown_graceful_timeout"} <= options.keys()
