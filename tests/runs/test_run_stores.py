@@ -11,6 +11,8 @@ import pytest
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.conformance.caches.conformance import Clock
 from checkpoint_savers.conformance.runs.conformance import OpenSaverAt, RunStoreConformance
+from checkpoint_savers.conformance.runs.search import RunSearch
+from checkpoint_savers.sqlite import runs as sqlite_runs
 
 
 class TestInMemoryRuns(RunStoreConformance):
@@ -33,4 +35,13 @@ def open_sqlite(path: Path, clock: Clock) -> SqliteSaver:
 class TestSqliteRuns(RunStoreConformance):
     @pytest.fixture
     def open_saver(self, tmp_path: Path) -> OpenSaverAt:
+        return partial(open_sqlite, tmp_path / "threads.db")
+
+
+class TestSqliteRunsInSmallSlices(RunSearch):
+    """The same searches, if a job reads three rows and not a thousand."""
+
+    @pytest.fixture
+    def open_saver(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenSaverAt:
+        monkeypatch.setattr(sqlite_runs, "SLICE", 3)
         return partial(open_sqlite, tmp_path / "threads.db")

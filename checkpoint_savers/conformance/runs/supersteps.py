@@ -51,12 +51,16 @@ class Supersteps(RunSuite):
         def refuse(found: Found) -> Changes[None]:
             raise ThreadBusyError("t")
 
+        def describe(found: Found) -> Changes[None]:
+            return Changes(None, metadata={"user": "ada"})
+
         attempts: tuple[tuple[Callable[[], Awaitable[object]], type[Exception]], ...] = (
             (lambda: runs.begin(lease, "a", commit(row(2, 1), head=7)), ThreadBusyError),
             (lambda: runs.begin(lease, "a", commit(row(2, 1), row(1), head=1)), CheckpointError),
             (lambda: runs.begin(lease, "a", commit(row(2, 1, metadata={"x": "\ud800"}), head=1)), ValueError),
             (lambda: runs.transact("t", refuse, lease=lease, commit=commit(row(2, 1), head=1)), ThreadBusyError),
             (lambda: runs.begin(lease, "other", commit(row(2, 1), head=1)), ThreadBusyError),
+            (lambda: runs.transact("t", describe, lease=lease, commit=commit(row(2, 1), head=7)), ThreadBusyError),
             (lambda: runs.transact("t", refuse, commit=commit(row(2, 1), head=1)), ValueError),
         )
         for attempt, error in attempts:
