@@ -5,6 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 
+def never_closed(opened: object, name: str) -> str:
+    """Return the text of the warning for an object that was opened and is finalized without being closed.
+
+    Args:
+        opened: the object.
+        name: how messages name its database.
+    """
+    return f"{opened!r} of {name} was never closed: use it in 'async with'"
+
+
 class OpenedAsync:
     """A base of savers, stores and caches that must be opened."""
 

@@ -11,7 +11,7 @@ import anyio
 
 from ..durations import LONGEST_LOCK_WAIT, read_seconds
 from ..errors import SaverClosedError
-from ..opening import OpenedAsync
+from ..opening import OpenedAsync, never_closed
 from . import schema as tables
 from .connections import Pool, PostgresCursor, Source
 from .driver import Driver
@@ -129,6 +129,11 @@ class PostgresClient(OpenedAsync):
             self._driver = None
             raise
 
+    @property
+    def is_open(self) -> bool:
+        """True while it is open: within its `async with`."""
+        return self._driver is not None
+
     async def _disconnect(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
         """Finish what was begun, and close. May be called on any thread and event loop.
 
@@ -148,11 +153,7 @@ class PostgresClient(OpenedAsync):
         if driver is not None and driver.is_open:
             # A finalizer must not block, so it asks the loop to close the connections and does not join it.
             driver.stop()
-            warn(
-                f"{self!r} of {self._source.name} was never closed: use it in 'async with'",
-                ResourceWarning,
-                source=self,
-            )
+            warn(never_closed(self, self._source.name), ResourceWarning, source=self)
 
 
 def do_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, Self, TypeVar
 
@@ -120,7 +120,6 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         self._upkeep = UpkeepStatements(name, schema, self._source.name, self.busy_timeout)
         self._open: ConnectedSaver | None = None
         self._numbers = WriteNumbers()
-        self._runs: PostgresRuns | None = None
         # By thread and run: acquired by this saver and not released yet. Closing the saver releases them.
         self._held_leases: dict[tuple[str, str], Lease] = {}
 
@@ -230,11 +229,9 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         self._held_leases = {}
         await self._disconnect(None if opened is None else partial(opened.release_all, releases))
 
-    @property
+    @cached_property
     def runs(self) -> PostgresRuns:
-        if self._runs is None:
-            self._runs = _runs_of(self)
-        return self._runs
+        return _runs_of(self)
 
     def _require_open(self) -> ConnectedSaver:
         opened = self._open  # read once: another thread may close the saver meanwhile

@@ -13,7 +13,7 @@ import anyio
 
 from ..durations import LONGEST_LOCK_WAIT, read_seconds
 from ..errors import CheckpointError, SaverClosedError
-from ..opening import OpenedAsync
+from ..opening import OpenedAsync, never_closed
 from .worker import ClientKind, Job, Worker
 
 
@@ -100,4 +100,4 @@ class SqliteClient(OpenedAsync):
         if worker is not None and worker.is_open:
             # A finalizer must not block, so it asks the thread to close the connection and does not join it.
             worker.stop()
-            warn(f"{self!r} of {self.path} was never closed: use it in 'async with'", ResourceWarning, source=self)
+            warn(never_closed(self, self.path), ResourceWarning, source=self)

@@ -9,9 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
+from checkpoint_savers import BaseCheckpointSaver
 from pregel_async.errors import InvalidCursorError
 from pregel_async.service import RunNotFoundError, RunService
+from tests.helpers.each_saver import SAVERS, opened
 
 from .graphs import Gate, asking, gated, steps
 
@@ -24,13 +25,10 @@ async def within_time() -> AsyncIterator[None]:
         yield
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=SAVERS)
 async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
-    if request.param == "memory":
-        yield InMemorySaver()
-    else:
-        async with SqliteSaver.from_conn_string(tmp_path / "runs.db") as saver:
-            yield saver
+    async with opened(request.param, tmp_path) as saver:
+        yield saver
 
 
 async def names(service: RunService, run_id: str, **options: Any) -> list[str]:

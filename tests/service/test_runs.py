@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver, ThreadBusyError
+from checkpoint_savers import BaseCheckpointSaver, ThreadBusyError
 from pregel_async import START, Command, StateGraph
 from pregel_async.errors import ConfigError, InvalidInputError
 from pregel_async.service import (
@@ -25,6 +25,7 @@ from pregel_async.service import (
     UnknownGraphError,
     Worker,
 )
+from tests.helpers.each_saver import SAVERS, opened
 
 from .graphs import Gate, Log, asking, failing, gated, steps
 
@@ -37,13 +38,10 @@ async def within_time() -> AsyncIterator[None]:
         yield
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=SAVERS)
 async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
-    if request.param == "memory":
-        yield InMemorySaver()
-    else:
-        async with SqliteSaver.from_conn_string(tmp_path / "runs.db") as saver:
-            yield saver
+    async with opened(request.param, tmp_path) as saver:
+        yield saver
 
 
 async def test_from_start_to_result(saver: BaseCheckpointSaver) -> None:
