@@ -44,8 +44,10 @@ class PostgresRuns(RunStore):
         released: called when a transaction has released a lease.
         opened: returns the parts of the saver that exist while it is open.
         payload: announces changes of these runs to other processes.
+        conn_string: the connection string of the saver's connections; None if a user's pool computes it.
 
     Attributes:
+        conn_string: see above.
         on_queued: called in each transaction that queues a thread, with its connection and the thread's new row, so
             that a queue in the same database gets its job in the same transaction. If it raises, the transaction is
             rolled back. None for nothing.
@@ -61,8 +63,10 @@ class PostgresRuns(RunStore):
         released: Callable[[Lease], None],
         opened: Callable[[], ConnectedSaver],
         payload: str,
+        conn_string: str | None,
     ) -> None:
         super().__init__()
+        self.conn_string = conn_string
         self.on_queued: OnQueued | None = None
         self._run = run
         self._transactions = transactions

@@ -371,4 +371,5 @@ def _runs_of(saver: PostgresSaver) -> PostgresRuns:
         released=saver._forget,
         opened=saver._require_open,
         payload=notify_payload(saver.schema, "\x00runs"),  # no thread's id, in practice
+        conn_string=saver._source.conninfo,
     )

@@ -14,6 +14,7 @@ from checkpoint_savers.owner import is_live
 from checkpoint_savers.runs.port import RunStore
 
 from .._runtime.platform.environment import Environment
+from .dispatch.port import Dispatcher
 
 log = logging.getLogger("pregel_async.service")
 
@@ -32,12 +33,16 @@ class Keeper:
         saver: has the leases of the threads.
         runs: has their runs.
         environment: the clock.
+        dispatcher: knows which queued threads no worker will be brought.
     """
 
-    def __init__(self, saver: BaseCheckpointSaver, runs: RunStore, environment: Environment) -> None:
+    def __init__(
+        self, saver: BaseCheckpointSaver, runs: RunStore, environment: Environment, dispatcher: Dispatcher
+    ) -> None:
         self._saver = saver
         self._runs = runs
         self._environment = environment
+        self._dispatcher = dispatcher
 
     async def keep(self) -> None:
         """Look again and again. Failures of storage are logged, and the next look tries again."""
@@ -62,5 +67,9 @@ class Keeper:
             if owner is None or not is_live(owner, active.expires_at, now=self._saver.clock()):
                 queued += await self._runs.requeue(active.thread)
         for thread in await self._runs.due():
+            queued += await self._runs.requeue(thread)
+        long_ago = self._saver.clock() - self._saver.lease_seconds / 3
+        waiting = [thread for thread in await self._runs.queued() if thread.activation_at < long_ago]
+        for thread in await self._dispatcher.unannounced(waiting):
             queued += await self._runs.requeue(thread)
         return queued

@@ -29,6 +29,7 @@ from ..runtime import RunControl
 from ..types import All, Config, Durability, StreamMode
 from .activation import ContextOf, Tools
 from .call import StoredCall, codec_of, digest_of, read_call, storable_config, write_call
+from .dispatch import Dispatcher, RowDispatcher
 from .errors import ServiceBusyError, ServiceDrainingError
 from .following import follow_run
 from .opened import OpenService
@@ -53,6 +54,7 @@ class RunService:
     Args:
         graphs: the graphs by name. A run stores the name of its graph, so keep it over deployments.
         saver: an open saver, or one to open, or a function that makes one. The service opens it and closes it.
+        dispatcher: how queued threads come to workers; None for `RowDispatcher`, which needs nothing but the rows.
         work: True executes runs in this process, too; False only accepts them; a `Worker` has the settings.
         context: makes the context of a run's nodes, on the worker, for each attempt: for secrets and connections,
             which cannot be stored. May be async. None takes the context that was passed to `start`.
@@ -68,6 +70,7 @@ class RunService:
         graphs: Mapping[str, Graph[Any, Any]],
         saver: BaseCheckpointSaver | Callable[[], BaseCheckpointSaver],
         *,
+        dispatcher: Dispatcher | None = None,
         work: bool | Worker = True,
         context: ContextOf | None = None,
         max_pending: int = 10_000,
@@ -80,6 +83,7 @@ class RunService:
                 raise ConfigError(f"graph {name!r} of the service is a {type(graph).__name__}: compile it first")
         self._given = dict(graphs)
         self._source = saver
+        self._dispatcher = RowDispatcher() if dispatcher is None else dispatcher
         self._worker = Worker() if work is True else work or None
         self._context = context
         self._max_pending = max_pending
@@ -100,6 +104,7 @@ class RunService:
                 )
             graphs = {name: graph.with_checkpointer(saver) for name, graph in self._given.items()}
             opened = self._opened = OpenService(saver, saver.runs, graphs, None)
+            await stack.enter_async_context(self._dispatcher.announcing(saver))
             if self._worker is not None:
                 opened.loop = WorkLoop(
                     Tools(
@@ -112,6 +117,7 @@ class RunService:
                         control=RunControl(),
                     ),
                     self._worker,
+                    self._dispatcher,
                 )
                 await stack.enter_async_context(_working(opened.loop))
             self._stack = stack.pop_all()
@@ -125,6 +131,15 @@ class RunService:
             return await self._stack.__aexit__(kind, error, traceback)
         finally:
             self._opened = None
+
+    async def setup(self) -> None:
+        """Make or upgrade what the service stores in its database, besides the saver's own tables. Call it when you
+        deploy, on a service that is open. With `RowDispatcher` there is nothing to make.
+
+        Raises:
+            ConfigError: the dispatcher does not fit the saver.
+        """
+        await self._dispatcher.setup(self._require_open().saver)
 
     async def start(
         self,

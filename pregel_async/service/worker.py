@@ -1,9 +1,6 @@
-"""Take queued threads and work on them, as many at once as there are slots, until the service drains."""
+"""Work on queued threads, as many at once as there are slots, until the service drains."""
 
 from __future__ import annotations
-
-import random
-from collections.abc import Collection
 
 import anyio
 from anyio.abc import TaskGroup
@@ -15,10 +12,11 @@ from checkpoint_savers.runs.rows import RunThreadRow
 
 from ..errors import ConfigError
 from .activation import Activation, Tools, log
+from .dispatch.port import Dispatcher
 from .keeper import Keeper
 
 LOOK_EVERY = 1.0
-"""Seconds after which a worker looks for queued threads, even if nothing announced one."""
+"""Seconds after which a worker looks for runs that are to be cancelled, even if no change was announced."""
 
 RETRY_AFTER = 0.25
 """Seconds after which a worker tries a queued thread again whose lease another owner has."""
@@ -29,9 +27,6 @@ CANCEL_PAUSE = 0.02
 QUARANTINE = 2
 """Number of times in a row that a run was taken without committing a superstep, from which on it is executed alone: it
 may be what ended its workers."""
-
-CHOICE = 64
-"""Number of queued threads from which a worker chooses by chance, so that workers do not all try the same one."""
 
 
 class Worker:
@@ -57,32 +52,45 @@ class Worker:
 
 
 class WorkLoop:
-    """A worker at work.
+    """A worker at work: the slots that a dispatcher fills.
 
     Args:
         tools: what its activations share.
         settings: its settings.
+        dispatcher: brings queued threads.
 
     Attributes:
         look: set it to look at once for runs that are to be cancelled.
+        runs, environment, routes, slots: see `Crew`.
     """
 
-    def __init__(self, tools: Tools, settings: Worker) -> None:
+    def __init__(self, tools: Tools, settings: Worker, dispatcher: Dispatcher) -> None:
         self.look = anyio.Event()
+        self.runs = tools.runs
+        self.environment = tools.environment
+        self.routes = tuple(tools.graphs)
+        self.slots = settings.slots
         self._tools = tools
-        self._settings = settings
-        self._keeper = Keeper(tools.saver, tools.runs, tools.environment)
+        self._grace = settings.grace
+        self._dispatcher = dispatcher
+        self._keeper = Keeper(tools.saver, tools.runs, tools.environment, dispatcher)
         self._active: dict[str, Activation] = {}  # by thread
         self._refused: set[str] = set()  # threads to try later
-        self._background: TaskGroup
-        self._draining = anyio.Event()
-        self._raced = False  # another worker took a thread that this one tried to take
+        self._freed = anyio.Event()
         self._alone = False  # a run in quarantine is executed: no other one is taken
+        self._draining = anyio.Event()
+        self._background: TaskGroup
+        self._group: TaskGroup
 
     @property
     def is_draining(self) -> bool:
         """True once `drain` was called."""
         return self._draining.is_set()
+
+    @property
+    def free(self) -> int:
+        """The number of free slots."""
+        return 0 if self._alone else self.slots - len(self._active)
 
     def drain(self, reason: str) -> None:
         """Take no more threads, and stop all runs at their next barrier.
@@ -95,50 +103,66 @@ class WorkLoop:
 
     async def work(self) -> None:
         """Work until the service drains, and then until all runs were given back or have ended."""
-        async with anyio.create_task_group() as background:
-            self._background = background
-            start_soon(background, self._keeper.keep)
-            start_soon(background, self._watch_cancellations)
-            async with anyio.create_task_group() as group:
+        async with anyio.create_task_group() as self._background:
+            start_soon(self._background, self._keeper.keep)
+            start_soon(self._background, self._watch_cancellations)
+            async with anyio.create_task_group() as self._group:
                 with anyio.CancelScope() as taking:
-                    start_soon(background, _cancel_after, taking, self._draining)
-                    await self._take_threads(group)
-                group.cancel_scope.deadline = anyio.current_time() + self._settings.grace
-            background.cancel_scope.cancel()
+                    start_soon(self._background, self._end_when_draining, taking)
+                    await self._dispatcher.work(self)
+            self._background.cancel_scope.cancel()
 
-    async def _take_threads(self, group: TaskGroup) -> None:
-        seen = 0
-        while True:
-            try:
-                await self._fill_slots(group)
-            except StorageError:
-                log.exception("the queue cannot be read: trying again")
-                await self._tools.environment.sleep(LOOK_EVERY)
-            with anyio.move_on_after(LOOK_EVERY):
-                seen = await self._tools.runs.wait_for_change(seen)
+    async def _end_when_draining(self, taking: anyio.CancelScope) -> None:
+        await self._draining.wait()
+        taking.cancel()
+        self._group.cancel_scope.deadline = anyio.current_time() + self._grace
 
-    async def _fill_slots(self, group: TaskGroup) -> None:
-        """Start to work on queued threads, until all slots are in use."""
-        free = self._settings.slots - len(self._active)
-        if free < 1 or self._alone:
-            return
-        queued = await self._tools.runs.queued(routes=tuple(self._tools.graphs), limit=max(CHOICE, free))
-        for thread in queued if not self._raced else _shuffled(queued):
-            free = self._settings.slots - len(self._active)
-            if not free:
+    def start(self, thread: RunThreadRow) -> bool:
+        """Start to work on a queued thread, unless that is not possible now. See `Crew.start`.
+
+        Args:
+            thread: its row.
+
+        Returns:
+            True if it was started.
+        """
+        if self.is_draining or not self._can_start(thread) or thread.thread_id in self._refused:
+            return False
+        self._start(thread)
+        return True
+
+    def _can_start(self, thread: RunThreadRow) -> bool:
+        is_suspect = thread.stalls >= QUARANTINE
+        return bool(self.free) and thread.thread_id not in self._active and not (is_suspect and self._active)
+
+    def _start(self, thread: RunThreadRow) -> anyio.Event:
+        """Start to work on a thread. Return an event that is set at the end."""
+        ended = anyio.Event()
+        self._alone = thread.stalls >= QUARANTINE
+        self._active[thread.thread_id] = activation = Activation(self._tools, thread)
+        start_soon(self._group, self._work_on, thread.thread_id, activation, ended)
+        return ended
+
+    async def work_on(self, thread_id: str, activation_no: int) -> None:
+        """Work on a thread, and return when that has ended. See `Crew.work_on`.
+
+        Args:
+            thread_id: the thread.
+            activation_no: the number with which it was queued.
+        """
+        while not self.is_draining:
+            thread = await self.runs.get_thread(thread_id)
+            if thread is None or (thread.activation, thread.activation_no) != ("queued", activation_no):
                 return
-            if thread.thread_id in self._active or thread.thread_id in self._refused:
-                continue
-            if thread.stalls >= QUARANTINE:
-                if self._active:
-                    continue
-                self._alone = True
-            self._active[thread.thread_id] = activation = Activation(self._tools, thread)
-            start_soon(group, self._work_on, thread.thread_id, activation)
-            if self._alone:
-                return
+            if self._can_start(thread):
+                await self._start(thread).wait()
+                if thread_id not in self._refused:
+                    return
+                await self.environment.sleep(RETRY_AFTER)
+            else:
+                await self._freed.wait()
 
-    async def _work_on(self, thread_id: str, activation: Activation) -> None:
+    async def _work_on(self, thread_id: str, activation: Activation, ended: anyio.Event) -> None:
         try:
             await activation.work()
         except Exception:
@@ -147,18 +171,20 @@ class WorkLoop:
         finally:
             del self._active[thread_id]
             self._alone = False
-        self._raced = activation.was_refused
-        if activation.was_refused:
-            self._refused.add(thread_id)
-            start_soon(self._background, self._try_later, thread_id)
-        else:
-            self._tools.runs.changes.notify()  # a slot is free
+            if activation.was_refused:
+                self._refused.add(thread_id)
+                start_soon(self._background, self._try_later, thread_id)
+            ended.set()
+            self._freed.set()
+            self._freed = anyio.Event()
+        if not activation.was_refused:
+            self.runs.changes.notify()  # a slot is free
 
     async def _try_later(self, thread_id: str) -> None:
         """Try a thread again after a while whose lease another owner has: a direct call of the graph, say."""
-        await self._tools.environment.sleep(RETRY_AFTER)
+        await self.environment.sleep(RETRY_AFTER)
         self._refused.discard(thread_id)
-        self._tools.runs.changes.notify()
+        self.runs.changes.notify()
 
     async def _watch_cancellations(self) -> None:
         """Stop runs that are to be cancelled, also by requests of other processes."""
@@ -166,7 +192,7 @@ class WorkLoop:
         while True:
             running = {each.run_id: each for each in self._active.values() if each.execution is not None}
             try:
-                for row in await self._tools.runs.get_runs(tuple(running)) if running else ():
+                for row in await self.runs.get_runs(tuple(running)) if running else ():
                     execution = running[row.run_id].execution
                     if execution is not None and row.cancel is not None and row.worker == self._tools.worker_id:
                         execution.cancel()
@@ -178,14 +204,4 @@ class WorkLoop:
                 self.look = anyio.Event()
                 continue
             with anyio.move_on_after(LOOK_EVERY):
-                seen = await self._tools.runs.wait_for_change(seen)
-
-
-def _shuffled(queued: Collection[RunThreadRow]) -> list[RunThreadRow]:
-    """Return queued threads, the most urgent ones first, and equally urgent ones in an order by chance."""
-    return sorted(queued, key=lambda thread: (-thread.priority, random.random()))
-
-
-async def _cancel_after(scope: anyio.CancelScope, event: anyio.Event) -> None:
-    await event.wait()
-    scope.cancel()
+                seen = await self.runs.wait_for_change(seen)
