@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.postgres import PostgresSaver
@@ -75,7 +76,7 @@ class ProcrastinateDispatcher(Dispatcher):
         import psycopg
         from psycopg import sql
 
-        manager = self._engine.schema.SchemaManager
+        manager = import_module("procrastinate.schema").SchemaManager
         migrations = _scripts(manager.get_migrations_path())
         async with await psycopg.AsyncConnection.connect(self._url(saver)) as connection:
             schema, version = sql.Identifier(self.schema), sql.Identifier(self.schema, _VERSION_TABLE)
@@ -101,10 +102,10 @@ class ProcrastinateDispatcher(Dispatcher):
         url = self._url(saver)
         assert isinstance(saver, PostgresSaver)  # `_url` has checked it
         self._namespace = saver.schema
-        # What a crash of the server loses of procrastinate's bookkeeping, the keeper finds by the threads' rows.
-        options = f"-c synchronous_commit=off -c search_path={self.schema}"
         # An app keeps the pool that it was opened with, so that each open service has an app of its own.
-        self._app = self._engine.App(connector=self._engine.PsycopgConnector(conninfo=url, options=options))
+        self._app = self._engine.App(
+            connector=self._engine.PsycopgConnector(conninfo=_of_jobs(url, self.schema), min_size=1, max_size=4)
+        )
         saver.runs.on_queued = self._insert_job
         try:
             async with self._app.open_async():
@@ -129,7 +130,7 @@ class ProcrastinateDispatcher(Dispatcher):
         queues = [self._queue_of(route) for route in crew.routes]
         while True:
             # No options for the handlers of signals and for deadlines: the service drains the runs itself.
-            worker = self._engine.worker.Worker(
+            worker = import_module("procrastinate.worker").Worker(
                 self._app,
                 queues=queues,
                 concurrency=crew.slots,
@@ -171,6 +172,14 @@ class ProcrastinateDispatcher(Dispatcher):
         if url is None:
             raise ConfigError("the saver was given a pool: pass ProcrastinateDispatcher(conn_string=...), too")
         return url
+
+
+def _of_jobs(url: str, schema: str) -> str:
+    """Return the connection string of procrastinate's own connections."""
+    given = conninfo_to_dict(url)
+    # What a crash of the server loses of procrastinate's bookkeeping, the keeper finds by the threads' rows.
+    options = f"{given.pop('options', '')} -c synchronous_commit=off -c search_path={schema}"
+    return make_conninfo("", **given, options=options.strip())
 
 
 def _scripts(folder: str) -> dict[str, Any]:
