@@ -336,5 +336,7 @@ def _queued_if_due(thread: RunThreadRow, runs: Sequence[RunRow], now: float) -> 
 
 
 def _first(due: Iterable[RunRow]) -> RunRow:
-    """Return the due run that is taken next: one that is running still, as its worker died in the midst of it."""
-    return min(due, key=lambda run: (run.status != "running", run.order))
+    """Return the due run that is taken next: one that is running still, as its worker died in the midst of it; else one
+    that has begun and was given back."""
+    # However urgent another run is: its input would discard what the run that has begun has still to do.
+    return min(due, key=lambda run: (run.status != "running", not run.begun, run.order))
