@@ -68,6 +68,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         status: a final status.
         rest: the thread's status, if no other run is open.
+        rolled_back: the run's checkpoints were deleted.
         error: why it failed; None if it did not.
         values: the root graph's state as JSON values; None to keep what is stored.
         interrupts: the open questions, as JSON values, by task id.
@@ -76,6 +77,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     status: RunStatus
     rest: ThreadStatus
+    rolled_back: bool = False
     error: RunError | None = None
     values: dict[str, Any] | None = None
     interrupts: dict[str, Any] = {}
@@ -210,7 +212,7 @@ def begin(found: Found, *, epoch: int, first_event: str = "") -> Changes[None]:
     return _settled(found, thread, [begun], None)
 
 
-def end(found: Found, outcome: RunOutcome, *, epoch: int) -> Changes[None]:
+def end(found: Found, outcome: RunOutcome, *, epoch: int) -> Changes[bool]:
     """End a run. The thread is queued again if another run of it is due.
 
     Args:
@@ -218,11 +220,17 @@ def end(found: Found, outcome: RunOutcome, *, epoch: int) -> Changes[None]:
         outcome: how it ended.
         epoch: of the lease, which is to be released.
 
+    Returns:
+        False, and nothing changes, if the run was cancelled, and a rollback was asked for since: delete its checkpoints
+        first.
+
     Raises:
         ThreadBusyError: with `lost=True`: the run was taken under another lease since.
     """
     thread, run = _held(found, epoch)
     hidden = outcome.status == "cancelled" and run.cancel == "rollback"
+    if hidden and not outcome.rolled_back:
+        return Changes(False)
     ended = _ended(run, outcome.status, found.now, hidden=hidden)
     ended = replace(ended, error=outcome.error, last_event=outcome.last_event)
     thread = replace(
@@ -232,7 +240,7 @@ def end(found: Found, outcome: RunOutcome, *, epoch: int) -> Changes[None]:
         values=thread.values if outcome.values is None else outcome.values,
         interrupts=outcome.interrupts,
     )
-    return _settled(found, replace(thread, activation="none"), [ended], None)
+    return _settled(found, replace(thread, activation="none"), [ended], True)
 
 
 def give_back(found: Found, *, epoch: int, last_event: str = "") -> Changes[None]:
@@ -336,5 +344,7 @@ def _queued_if_due(thread: RunThreadRow, runs: Sequence[RunRow], now: float) -> 
 
 
 def _first(due: Iterable[RunRow]) -> RunRow:
-    """Return the due run that is taken next: one that is running still, as its worker died in the midst of it."""
-    return min(due, key=lambda run: (run.status != "running", run.order))
+    """Return the due run that is taken next: one that is running still, as its worker died in the midst of it; else one
+    that has begun and was given back."""
+    # However urgent another run is: its input would discard what the run that has begun has still to do.
+    return min(due, key=lambda run: (run.status != "running", not run.begun, run.order))

@@ -254,16 +254,19 @@ class RunStore(ABC):
         decide = partial(decisions.begin, epoch=lease.epoch, first_event=first_event)
         await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease, commit=commit)
 
-    async def end(self, lease: Lease, run_id: str, outcome: RunOutcome) -> None:
+    async def end(self, lease: Lease, run_id: str, outcome: RunOutcome) -> bool:
         """End a run, and release the lease. See `decisions.end`.
 
         Args:
             lease: the lease under which it was taken.
             run_id: the run.
             outcome: how it ended.
+
+        Returns:
+            False if the run's checkpoints are to be deleted first; the lease is held still.
         """
         decide = partial(decisions.end, outcome=outcome, epoch=lease.epoch)
-        await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease)
+        return await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease)
 
     async def give_back(self, lease: Lease, run_id: str, *, last_event: str = "") -> None:
         """Return a run that was stopped in order, and release the lease. See `decisions.give_back`.

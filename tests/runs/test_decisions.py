@@ -134,7 +134,8 @@ class Histories(RuleBasedStateMachine):
         assert self.running is not None
         run = self.rows.runs[self.running.run_id]
         if run.cancel is not None:
-            outcome = RunOutcome(status="cancelled", rest="idle" if run.cancel == "rollback" else "interrupted")
+            back = run.cancel == "rollback"
+            outcome = RunOutcome(status="cancelled", rest="idle" if back else "interrupted", rolled_back=back)
         else:
             assume(run.begun)
             outcome = {
@@ -233,7 +234,7 @@ class Histories(RuleBasedStateMachine):
             found = rows.found(run.run_id)
             refusal = decisions.refusal(run, rows.now)
             if run.cancel is not None:
-                ending = RunOutcome(status="cancelled", rest="idle")
+                ending = RunOutcome(status="cancelled", rest="idle", rolled_back=True)
             elif refusal is not None:
                 ending = RunOutcome(status=refusal[0], rest="error", error=refusal[1])
             else:

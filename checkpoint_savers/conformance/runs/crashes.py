@@ -42,7 +42,7 @@ def script() -> list[Step]:
         _under(lambda runs, lease: runs.give_back(lease, "a")),
         Step(_acquire),
         _under(lambda runs, lease: runs.take(lease, 4, worker="w")),
-        _under(lambda runs, lease: runs.end(lease, "a", RunOutcome(status="cancelled", rest="idle"))),
+        _under(lambda runs, lease: runs.end(lease, "a", RunOutcome(status="cancelled", rest="idle", rolled_back=True))),
         Step(lambda saver, leases: saver.adelete_thread("u")),
         _step(lambda runs: runs.start("u", request("e"))),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
+from msgspec.structs import replace
 
 from ...abc import BaseCheckpointSaver
 from ...errors import RunNotFoundError, RunOverError, StorageError, ThreadBusyError
@@ -173,7 +174,9 @@ class Lifecycle(RunSuite):
         running = await runs.cancel("a", action="rollback")
         assert (running.status, running.cancel) == ("running", "rollback")
         cancelled = RunOutcome(status="cancelled", rest="idle")
-        await runs.end(lease, "a", cancelled)
+        assert not await runs.end(lease, "a", cancelled)  # its checkpoints are there still
+        assert (await runs.get_run("a")) == running
+        assert await runs.end(lease, "a", replace(cancelled, rolled_back=True))
         ended = await runs.get_run("a")
         assert ended is not None and (ended.status, ended.hidden) == ("cancelled", True)
         with pytest.raises(RunNotFoundError):

@@ -1,0 +1,32 @@
+"""The saver of a storm, which each of its processes opens by the same words."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from checkpoint_savers import BaseCheckpointSaver, SqliteSaver
+
+LEASE_SECONDS = 1.0
+"""Seconds after which a lease expires in the processes of a storm."""
+
+
+@asynccontextmanager
+async def opened_saver(source: str) -> AsyncIterator[BaseCheckpointSaver]:
+    """Open the saver of a storm.
+
+    Args:
+        source: `sqlite:PATH` or `postgres:SCHEMA:CONNECTION STRING`.
+    """
+    kind, _, place = source.partition(":")
+    made: BaseCheckpointSaver
+    if kind == "sqlite":
+        made = SqliteSaver.from_conn_string(place)
+    else:
+        from checkpoint_savers import PostgresSaver
+
+        schema, _, conninfo = place.partition(":")
+        made = PostgresSaver.from_conn_string(conninfo, schema=schema, setup=True)
+    made.lease_seconds = LEASE_SECONDS
+    async with made as saver:  # type: ignore[attr-defined]  # both have it
+        yield saver
