@@ -40,6 +40,7 @@ from .._runtime.streaming.stream import GraphStream
 from ..errors import GraphDrained
 from ..runtime import RunControl
 from ..types import StateSnapshot
+from .breakpoints import is_at_breakpoint
 from .call import StoredCall, codec_of, read_call
 from .held_saver import held
 from .runs import Run
@@ -211,6 +212,8 @@ class Activation:
         """
         tools, self.execution = self._tools, Execution()
         call = read_call(row.request.payload, codec_of(graph), f"run {row.run_id!r}")
+        if row.begun and await is_at_breakpoint(tools.saver, graph, call, row.thread_id, row.run_id):
+            return "interrupted"
         context = call.context
         if tools.context is not None:
             context = tools.context(Run.from_row(row))

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import anyio
+
 from .._api.following import follow
 from .._runtime.streaming.parts import Cursor
 from ..parts import StreamPart
 from ..types import StreamMode
 from .opened import OpenService
+
+PAUSE = 0.01
+"""Seconds between two looks of a follower at the events of a run of another process."""
 
 
 @asynccontextmanager
@@ -25,19 +30,19 @@ async def follow_run(
 
     async def wait() -> Cursor | None:
         nonlocal seen
+        if seen:
+            await anyio.sleep(PAUSE)
         seen = await opened.runs.wait_for_change(seen)
         row = await opened.row(run_id)
         return None if row.is_open else Cursor.parse(row.last_event)
 
     row = await opened.row(run_id)
     cursor = None if after is None else Cursor.parse(after)
-    while cursor is None and row.is_open and not row.begun:
-        seen = await opened.runs.wait_for_change(seen)
-        row = await opened.row(run_id)
+    if cursor is None:
+        row = await opened.watcher.until(run_id, lambda row: row.begun or not row.is_open)
     if cursor is None and not row.begun:  # it ended before it began, and has no events
         yield _nothing()
         return
-    seen = 0  # the first look is at once
     graph = opened.graph(row.request.assistant)._definition
     stream = follow(
         graph,

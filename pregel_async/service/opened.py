@@ -12,6 +12,7 @@ from checkpoint_savers.runs.rows import RunRow
 
 from .._api.compiled import Graph
 from .errors import UnknownGraphError
+from .watching import RunWatcher
 from .worker import WorkLoop
 
 
@@ -22,7 +23,10 @@ class OpenService:
         saver, runs: the saver and its run store.
         graphs: the graphs, bound to the saver.
         loop: the worker; None if this process only accepts runs.
+        watcher: wakes tasks that wait for runs.
     """
+
+    watcher: RunWatcher
 
     def __init__(
         self, saver: BaseCheckpointSaver, runs: RunStore, graphs: Mapping[str, Graph[Any, Any]], loop: WorkLoop | None

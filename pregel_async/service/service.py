@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -14,7 +14,7 @@ import msgspec
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.children import start_soon
 from checkpoint_savers.durations import read_seconds
-from checkpoint_savers.errors import ThreadNotFoundError
+from checkpoint_savers.errors import RunNotFoundError, ThreadNotFoundError
 from checkpoint_savers.runs.queries import Page, RunQuery, ThreadQuery
 from checkpoint_savers.runs.rows import CancelAction, Multitask, RunRequest, RunStatus, ThreadStatus
 
@@ -34,6 +34,7 @@ from .errors import ServiceBusyError, ServiceDrainingError
 from .following import follow_run
 from .opened import OpenService
 from .runs import Run, RunResult, ThreadInfo
+from .watching import RunWatcher
 from .worker import Worker, WorkLoop
 
 COUNT_EVERY = 0.5
@@ -104,6 +105,8 @@ class RunService:
                 )
             graphs = {name: graph.with_checkpointer(saver) for name, graph in self._given.items()}
             opened = self._opened = OpenService(saver, saver.runs, graphs, None)
+            opened.watcher = RunWatcher(saver.runs, self._environment)
+            await stack.enter_async_context(_in_background(opened.watcher.watch))
             await stack.enter_async_context(self._dispatcher.announcing(saver))
             if self._worker is not None:
                 opened.loop = WorkLoop(
@@ -254,7 +257,7 @@ class RunService:
         """
         opened = self._require_open()
         with anyio.fail_after(timeout):
-            run = await self._ended(run_id)
+            run = Run.from_row(await opened.watcher.until(run_id, lambda row: not row.is_open))
         graph = opened.graphs.get(run.graph)
         if graph is None:
             return RunResult(run=run, values=None, interrupts=())
@@ -263,15 +266,6 @@ class RunService:
             async for state in states:
                 return RunResult(run=run, values=graph.output_from(state.values), interrupts=state.interrupts)
         return RunResult(run=run, values=None, interrupts=())
-
-    async def _ended(self, run_id: str) -> Run:
-        """Return a run once it has ended."""
-        runs, seen = self._require_open().runs, 0
-        while True:
-            row = await self._require_open().row(run_id)
-            if not row.is_open:
-                return Run.from_row(row)
-            seen = await runs.wait_for_change(seen)
 
     async def cancel(
         self, run_id: str, *, action: CancelAction = "interrupt", reason: str = "user", wait: bool | float = True
@@ -297,10 +291,10 @@ class RunService:
         opened.look_for_cancellations()
         if not row.is_open or wait is False:
             return Run.from_row(row)
-        seen = 0
         with anyio.fail_after(None if wait is True else wait):
-            while row.is_open:
-                seen = await opened.runs.wait_for_change(seen)
+            try:
+                row = await opened.watcher.until(run_id, lambda row: not row.is_open)
+            except RunNotFoundError:  # it was rolled back, and is hidden
                 row = await opened.runs.get_run(run_id) or row
         return Run.from_row(row)
 
@@ -526,6 +520,20 @@ class RunService:
         if after.tzinfo is None:
             raise ConfigError("after= is a time without a time zone: pass one, such as datetime.now(UTC)")
         return after.astimezone(UTC).timestamp()
+
+
+@asynccontextmanager
+async def _in_background(work: Callable[[], Coroutine[Any, Any, object]]) -> AsyncGenerator[None, None]:
+    """Await work during a block, and cancel it at the block's end."""
+    try:
+        async with anyio.create_task_group() as group:
+            start_soon(group, work)
+            try:
+                yield
+            finally:
+                group.cancel_scope.cancel()
+    except BaseExceptionGroup as several:
+        raise sole_exception(several) from None
 
 
 @asynccontextmanager

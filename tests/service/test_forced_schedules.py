@@ -216,7 +216,6 @@ async def test_an_urgent_run_does_not_overtake_one_that_has_begun(saver: BaseChe
         assert await log_of(web) == ["1", *nodes, "2", *nodes]
 
 
-@pytest.mark.xfail(reason="a worker resumes a run with input None, which passes the breakpoint at which it has stopped")
 @pytest.mark.parametrize("where", ["interrupt_before", "interrupt_after"])
 async def test_a_breakpoint_and_a_worker_that_stops_before_the_end(
     where: str, saver: BaseCheckpointSaver, clock: Clock
