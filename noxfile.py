@@ -28,6 +28,8 @@ WITH_SDKS = (
     "tests/test_chat_service.py",
     "tests/failures/test_policies.py",
     "tests/test_examples.py",
+    "tests/service/test_procrastinate.py",
+    "tests/service/test_procrastinate_facts.py",
 )
 CODE = ("pregel_async", "checkpoint_savers", "tests", "examples", "docs/site_hooks.py", "noxfile.py")
 

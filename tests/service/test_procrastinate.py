@@ -18,7 +18,7 @@ from .graphs import Gate, gated, steps
 
 pytest.importorskip("procrastinate", reason="procrastinate is not installed: pip install 'pregel-async[service]'")
 
-from pregel_async.service.dispatch.procrastinate import ProcrastinateDispatcher
+from pregel_async.service import ProcrastinateDispatcher
 
 # procrastinate's worker needs asyncio.
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
