@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from checkpoint_savers.errors import ThreadBusyError
 from checkpoint_savers.records import CheckpointId, EventRow
 
 from ..._core.superstep import plan
-from ...errors import RecordedFailureError
+from ...errors import GraphDrained, RecordedFailureError
 from ...types import RunStatus
 from ..persistence.namespace_writer import NamespaceWriter
 from .buffer import CAPACITY, Buffer
@@ -33,6 +33,9 @@ from .modes.mode import Coerce
 from .parts import END, ERROR, RESTARTED, Cursor, RawPart
 from .stored_events import AFTER_ALL, StoredRun, restarted
 from .subscription import LiveRuns, Subscription
+
+DRAINED = f"{GraphDrained.__module__}.{GraphDrained.__qualname__}"
+"""The class of a drain, as the part that reports it names it."""
 
 POLL = 0.25
 """Seconds between two polls of the events of a run elsewhere."""
@@ -138,11 +141,23 @@ async def follow(
     while (last := await wait()) is None:
         running = [each for each in live.joinable(thread_id) if each.run_id == run_id]
         if running:
-            await reader.follow(running[0])
+            await reader.follow(running[0], until_failure=True)
         else:
             await reader.show_stored()
     await reader.show_stored(up_to=last.key, over=True)
     subscription.status = reader.ended
+
+
+async def _without_failure(parts: Buffer) -> AsyncGenerator[RawPart, None]:
+    """Yield the parts of a run until it ends in any way, without the report that it was drained."""
+    # Only what the buffer raises is dropped: it is the failure of the run, and not one of the reader or of storage.
+    while True:
+        try:
+            part = await anext(parts)
+        except Exception:  # StopAsyncIteration, too
+            return
+        if part.mode != ERROR or part.data["error"] != DRAINED:
+            yield part
 
 
 class _ReconnectingReader(msgspec.Struct):
@@ -257,8 +272,14 @@ class _ReconnectingReader(msgspec.Struct):
             await self.sink.wait_for_capacity()
         self.sink.add(part)
 
-    async def follow(self, running: Subscription) -> bool:
-        """Join a run of this process until it ends. Returns False if the run ended before it began."""
+    async def follow(self, running: Subscription, *, until_failure: bool = False) -> bool:
+        """Join a run of this process until it ends. Returns False if the run ended before it began.
+
+        Args:
+            running: the run.
+            until_failure: return if the run fails, is cancelled or drained, in place of raising that, and show nothing
+                of a drain: another process continues the run.
+        """
         joined = Buffer(CAPACITY)
         joined.begun = running.begun
         # Joined before storage is read: otherwise parts that are published in between would be missed. Parts that come
@@ -273,7 +294,7 @@ class _ReconnectingReader(msgspec.Struct):
             self.sink.set_start_cursor(str(self.cursor))
             self.sink.begin()
             await self.show_stored(*running.unstored_events())
-            async for part in joined:
+            async for part in _without_failure(joined) if until_failure else joined:
                 await self.show(part)
         finally:
             running.remove_sink(joined)
