@@ -151,6 +151,7 @@ def run_of(raw: Raw) -> RunRow:
         row, metadata = found.row, read_metadata(found.metadata, where)
     except _DAMAGES as error:
         raise CorruptCheckpointError(where, f"its row cannot be read ({error})") from error
+    # The columns are what statements filter by: a run that a listing leaves out would else not be noticed.
     copies = (unescape(run_id), unescape(thread_id), seq, status, hidden)
     if copies != (row.run_id, row.thread_id, row.seq, row.status, row.hidden):
         raise CorruptCheckpointError(where, f"its columns {copies} differ from its frame")

@@ -16,6 +16,9 @@ from .run_tables import METADATA_AS_JSON
 
 # `metadata` alone is the saver's thread's: the other table has no such column.
 _THREADS: Final = "{s}.pregel_run_threads r LEFT JOIN {s}.pregel_threads t ON t.thread_id = r.thread_id"
+# The planner does not see that the condition on metadata is never true for a thread without the saver's row, and would
+# not begin with the index of that table.
+_FOUND_THREADS: Final = "{s}.pregel_run_threads r JOIN {s}.pregel_threads t ON t.thread_id = r.thread_id"
 # The row of a thread is empty while a transaction has inserted it only to lock it; others do not see it then.
 _GET_RUN: Final = f"SELECT {RUN_COLUMNS} FROM {{s}}.pregel_runs u WHERE u.run_id = %b"
 _GET_THREAD: Final = f"SELECT {THREAD_COLUMNS} FROM {_THREADS} WHERE r.thread_id = %b"
@@ -145,7 +148,7 @@ class RunSearches:
             conditions.append((f"(r.{query.sort_by}, r.thread_id) {sign} (%b, %b)", (after.at, escape(after.id))))
         direction = "DESC" if query.descending else "ASC"
         order = f"ORDER BY r.{query.sort_by} {direction}, r.thread_id {direction}"
-        text = f"SELECT {THREAD_COLUMNS} FROM {_THREADS}"
+        text = f"SELECT {THREAD_COLUMNS} FROM {_tables_of(query)}"
         return [thread_row_of(row) for row in await self._found(cursor, text, conditions, order, limit)]
 
     async def count_runs(self, cursor: PostgresCursor, query: RunQuery) -> int:
@@ -164,7 +167,7 @@ class RunSearches:
             cursor: of a connection in autocommit mode.
             query: which threads.
         """
-        return await self._count(cursor, f"SELECT count(*) FROM {_THREADS}", _of_threads(query))
+        return await self._count(cursor, f"SELECT count(*) FROM {_tables_of(query)}", _of_threads(query))
 
     async def _found(
         self, cursor: PostgresCursor, text: str, conditions: Sequence[Condition], order: str, limit: int
@@ -208,6 +211,10 @@ def _of_threads(query: ThreadQuery) -> list[Condition]:
     if query.values:
         conditions.append(("r.state @> %b::jsonb", (json_text(query.values),)))
     return conditions
+
+
+def _tables_of(query: ThreadQuery) -> str:
+    return _FOUND_THREADS if query.metadata else _THREADS
 
 
 def _one_of(column: str, values: Sequence[str]) -> Condition:

@@ -325,6 +325,7 @@ class RunTransactions:
         ((now, xid, version, *columns),) = await cursor.fetchall()
         cursor.nextset()
         runs = await cursor.fetchall()
+        # Under a lease, as for a commit: a run that had its lease before an upgrade finishes.
         if lease is None and version is not None and version > SAVER.version:
             raise UnsupportedFormatError(self._where, version, SAVER.version)
         metadata: str | None = columns[-1]
@@ -341,6 +342,7 @@ class RunTransactions:
         return _Locked(found, known, is_new, xid)
 
     async def _write(self, connection: Connection, found: Found, changes: Changes[Any]) -> None:
+        # A run that was not found is new: an INSERT with ON CONFLICT would hide that an id is used twice.
         known = {run.run_id for run in found.open}
         if found.named is not None:
             known.add(found.named.run_id)
@@ -353,6 +355,8 @@ class RunTransactions:
         thread, before = changes.thread, found.thread
         if thread is None:
             return
+        # Values may be large. While they do not change, their columns are left out, so that the server rewrites neither
+        # them nor what it has stored out of line.
         values, thread_id = thread_values(thread), escape(thread.thread_id)
         if before is not None and thread.values is before.values and thread.interrupts is before.interrupts:
             await self._run(connection, _UPDATE_THREAD, *values, thread_id)

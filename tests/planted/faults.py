@@ -143,7 +143,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "epoch-of-release-in-memory",
         "P6: a former owner releases its successor's lease",
-        "InMemorySaver.release",
+        "InMemorySaver._release",
         " and thread.epoch == lease.epoch",
         "",
         ("tests/savers/test_conformance.py::TestInMemorySaver::test_its_own_run_may_acquire_again",),
@@ -183,8 +183,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "head-in-memory",
         "P6: a commit that expects another head is stored",
-        "InMemorySaver.commit",
-        "thread.heads.get(head[0]) != change.expected_head or",
+        "_StoredThread.commit",
+        "self.heads.get(head[0]) != change.expected_head or",
         "",
         (
             "tests/savers/test_conformance.py::TestInMemorySaver::test_a_refused_commit_changes_nothing",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from checkpoint_savers import PostgresSaver
+from checkpoint_savers.conformance.caches.conformance import Clock
 from checkpoint_savers.conformance.runs.conformance import OpenSaverAt, RunStoreConformance
 from checkpoint_savers.conformance.runs.lifecycle import Lifecycle
 from checkpoint_savers.conformance.runs.search import RunSearch
@@ -26,11 +28,15 @@ def behind() -> Iterator[Pooler]:
         yield behind
 
 
+def opened(url: str, schema: str, clock: Clock) -> PostgresSaver:
+    return PostgresSaver.from_conn_string(url, schema=schema, clock=clock, busy_timeout=60)
+
+
 class TestPostgresRuns(RunStoreConformance):
     @pytest.fixture
     def open_saver(self, schema: str) -> OpenSaverAt:
         empty(schema)
-        return lambda clock: PostgresSaver.from_conn_string(conninfo(), schema=schema, clock=clock, busy_timeout=60)
+        return partial(opened, conninfo(), schema)
 
 
 class TestBehindAPooler(Lifecycle, Supersteps, RunSearch):
@@ -39,4 +45,4 @@ class TestBehindAPooler(Lifecycle, Supersteps, RunSearch):
     @pytest.fixture
     def open_saver(self, behind: Pooler, schema: str) -> OpenSaverAt:
         empty(schema)
-        return lambda clock: PostgresSaver.from_conn_string(behind.url, schema=schema, clock=clock, busy_timeout=60)
+        return partial(opened, behind.url, schema)

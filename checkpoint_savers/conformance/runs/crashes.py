@@ -81,7 +81,9 @@ async def contents(saver: BaseCheckpointSaver) -> dict[str, object]:
         "runs": [await runs.get_run(name) for name in NAMES],
         "found": await runs.search_runs(RunQuery()),
         "rows": await runs.search_threads(ThreadQuery()),
-        "listed": (await runs.queued(), await runs.due(), [one.thread for one in await runs.active()]),
+        # By id: of two threads that were queued at the same time, either may be listed first.
+        "queued": sorted(await runs.queued(), key=lambda one: one.thread_id),
+        "listed": (await runs.due(), [one.thread for one in await runs.active()]),
         "threads": [
             (one.thread_id, one.epoch, one.owner and one.owner.run_id, one.newest, one.metadata)
             for one in await saver.threads()

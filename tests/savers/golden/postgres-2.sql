@@ -79,6 +79,7 @@ CREATE TABLE "golden".pregel_run_threads (
     activation_no bigint NOT NULL DEFAULT 0,
     activation_at double precision NOT NULL DEFAULT 0,
     priority bigint NOT NULL DEFAULT 0,
+    route text COLLATE "C" NOT NULL DEFAULT '',
     wake_at double precision NOT NULL DEFAULT 0,
     created_at double precision NOT NULL DEFAULT 0,
     updated_at double precision NOT NULL DEFAULT 0,
