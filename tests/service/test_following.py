@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
+from checkpoint_savers.errors import StorageError
 from pregel_async.errors import InvalidCursorError
 from pregel_async.service import RunNotFoundError, RunService
 
@@ -102,13 +103,22 @@ async def act_on(how: str, worker: RunService, run_id: str, saver: BaseCheckpoin
         gate.opened.set()
         async with RunService({"agent": gated(gate)}, saver) as successor:
             await successor.join(run_id)
+    elif how == "storage fails":
+        commit = saver.commit
+
+        async def fail(*_: object) -> None:
+            saver.commit = commit  # type: ignore[method-assign]
+            raise StorageError("the disk is away")
+
+        saver.commit = cast("Any", fail)  # type: ignore[method-assign]
+        gate.opened.set()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-@pytest.mark.parametrize("how", ["cancel", "timeout", "drain"])
+@pytest.mark.parametrize("how", ["cancel", "timeout", "drain", "storage fails"])
 async def test_a_run_that_is_stopped(how: str, elsewhere: bool, saver: BaseCheckpointSaver) -> None:
     """A follower in the worker's own process sees what all others see: the stream ends with the run, raises nothing,
-    and continues with the worker that continues the run."""
+    and continues with the attempt that continues the run."""
     gate = Gate()
     async with (
         RunService({"agent": gated(gate)}, saver) as worker,
@@ -116,12 +126,13 @@ async def test_a_run_that_is_stopped(how: str, elsewhere: bool, saver: BaseCheck
         anyio.create_task_group() as group,
     ):
         limit = 0.05 if how == "timeout" else None
-        run = await web.start("agent", {}, thread_id="t", stream_mode="updates", time_limit=limit)
+        run = await web.start("agent", {}, thread_id="t", stream_mode="updates", time_limit=limit, durability="sync")
         group.start_soon(act_on, how, worker, run.run_id, saver, gate)
         async with (web if elsewhere else worker).follow(run.run_id, stream_mode="updates") as parts:
             seen = [(part["type"], *part["data"]) async for part in parts]
-        names = ["before", "wait", "after"] if how == "drain" else ["before"]
-        assert seen == [("updates", name) for name in names]
+        names = ["before"] if how in ("cancel", "timeout") else ["before", "wait", "after"]
+        assert [entry for entry in seen if entry[0] == "updates"] == [("updates", name) for name in names]
+        assert all(entry[0] != "error" for entry in seen)
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

@@ -24,7 +24,7 @@ from checkpoint_savers.errors import ThreadBusyError
 from checkpoint_savers.records import CheckpointId, EventRow
 
 from ..._core.superstep import plan
-from ...errors import GraphDrained, RecordedFailureError
+from ...errors import RecordedFailureError
 from ...types import RunStatus
 from ..persistence.namespace_writer import NamespaceWriter
 from .buffer import CAPACITY, Buffer
@@ -33,9 +33,6 @@ from .modes.mode import Coerce
 from .parts import END, ERROR, RESTARTED, Cursor, RawPart
 from .stored_events import AFTER_ALL, StoredRun, restarted
 from .subscription import LiveRuns, Subscription
-
-DRAINED = f"{GraphDrained.__module__}.{GraphDrained.__qualname__}"
-"""The class of a drain, as the part that reports it names it."""
 
 POLL = 0.25
 """Seconds between two polls of the events of a run elsewhere."""
@@ -149,14 +146,14 @@ async def follow(
 
 
 async def _without_failure(parts: Buffer) -> AsyncGenerator[RawPart, None]:
-    """Yield the parts of a run until it ends in any way, without the report that it was drained."""
-    # Only what the buffer raises is dropped: it is the failure of the run, and not one of the reader or of storage.
+    """Yield the parts of a run until it ends in any way, without the report of its failure."""
+    # The report is shown once it is stored. A run that drains, or whose storage fails, stores none: it continues.
     while True:
         try:
             part = await anext(parts)
-        except Exception:  # StopAsyncIteration, too
+        except Exception:  # StopAsyncIteration, or the failure of the run: not one of the reader or of its storage
             return
-        if part.mode != ERROR or part.data["error"] != DRAINED:
+        if part.mode != ERROR:
             yield part
 
 
@@ -277,8 +274,7 @@ class _ReconnectingReader(msgspec.Struct):
 
         Args:
             running: the run.
-            until_failure: return if the run fails, is cancelled or drained, in place of raising that, and show nothing
-                of a drain: another process continues the run.
+            until_failure: return if the run fails, is cancelled or drained, in place of raising that.
         """
         joined = Buffer(CAPACITY)
         joined.begun = running.begun
