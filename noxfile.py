@@ -205,7 +205,7 @@ def coverage(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """Every example, the tutorial, and every block of README and docs."""
     install(session, "test")
-    tests = [f"tests/test_{name}.py" for name in ("examples", "tutorial", "docs", "chat_service")]
+    tests = [f"tests/test_{name}.py" for name in ("examples", "tutorial", "docs", "chat_service", "background_service")]
     pytest(session, "-n", "auto", "-q", *tests)
 
 
@@ -221,7 +221,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """The page of examples/chat_service in a headless Chromium, which is to be installed; and its picture in docs."""
+    """The pages of examples/ in a headless Chromium, which is to be installed; and a picture for docs."""
     install(session, "test", "browser")
     env = {"PREGEL_BROWSER": "yes", "PREGEL_SCREENSHOT": "docs/chat_service.png"}
     pytest(session, "-q", "tests/browser", **env)

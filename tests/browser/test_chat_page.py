@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,8 @@ from typing import Any
 import pytest
 
 from examples.chat_service.model import SCRIPT
+from tests.browser.chromium import HOW, WebDriverWait, chromium
 from tests.helpers.chat_service import HANGS, ChatService, breaking_off, chat_service, provider
-
-HOW = "needs selenium, chromium and chromedriver: nox -s browser"
-CHROMIUM, DRIVER = (shutil.which(name) or "" for name in ("chromium", "chromedriver"))
-
-if "PREGEL_BROWSER" in os.environ:
-    assert CHROMIUM, HOW
-    assert DRIVER, HOW
-elif not (CHROMIUM and DRIVER):
-    pytest.skip(HOW, allow_module_level=True)
-else:
-    pytest.importorskip("selenium", reason=HOW)
-
-from selenium import webdriver  # noqa: E402  # only where it is installed
-from selenium.webdriver.chrome.service import Service  # noqa: E402  # only where it is installed
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402  # only where it is installed
-
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --window-size=1100,760 --hide-scrollbars"
-)
 
 WATCH = """
     window.seen = []  // all that the last message has been
@@ -111,17 +91,9 @@ class Page:
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Page]:
     """Open the page in a new browser."""
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path / 'browser'}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    try:
+    with chromium(tmp_path / "browser") as driver:
         driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
         yield Page(driver)
-    finally:
-        driver.quit()
 
 
 @pytest.fixture(scope="module")

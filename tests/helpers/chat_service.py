@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,41 +14,21 @@ from typing import Any
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
+from tests.helpers.example_server import ExampleServer
 from tests.helpers.stream_reader import is_void
-
-ROOT = Path(__file__).parents[2]
 
 HANGS = "3600"
 """A pause in which the script stops after its first word."""
 
 
-class ChatService:
+class ChatService(ExampleServer):
     """A running service, by default on a free port."""
 
     def __init__(self, folder: Path, port: str = "0", **env: str) -> None:
         keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "examples.chat_service", "--port", port, "--db", "chat.db"],
-            cwd=folder,
-            env={**{name: value for name, value in os.environ.items() if name not in keys}, "PYTHONPATH": path, **env},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stderr is not None
-        self.said: list[str] = []
+        own = {name: value for name, value in os.environ.items() if name not in keys}
         self._browsers: list[Browser] = []
-        for line in self.process.stderr:
-            self.said.append(line)
-            found = re.search(r"running on (http://\S+)", line)
-            if found is not None:
-                self.url = found[1]
-                break
-        else:
-            raise AssertionError("".join(self.said))
-        self._rest = threading.Thread(target=self.said.extend, args=(self.process.stderr,))
-        self._rest.start()
+        super().__init__("examples.chat_service", folder, port, "chat.db", {**own, **env})
 
     def browser(self, cookies: Any = None) -> Browser:
         """Return a browser with the cookies of an earlier one, or for a new user that opens the page."""
@@ -64,17 +41,7 @@ class ChatService:
     def stop(self) -> None:
         for browser in self._browsers:
             browser.http.close()
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(20)
-        self._rest.join(20)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-
-    @property
-    def complaints(self) -> list[str]:
-        """Return its unusual lines of output."""
-        return [line for line in self.said if not line.startswith("INFO:")]
+        super().stop()
 
 
 @contextmanager

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver
+from checkpoint_savers.errors import StorageError
 from pregel_async.errors import InvalidCursorError
 from pregel_async.service import RunNotFoundError, RunService
 from tests.helpers.each_saver import SAVERS, opened
 
-from .graphs import Gate, asking, gated, steps
+from .graphs import Gate, asking, failing, gated, steps
 
 pytestmark = pytest.mark.anyio
 
@@ -88,6 +89,59 @@ async def test_leaving_does_not_stop_the_run(saver: BaseCheckpointSaver) -> None
                 break
         gate.opened.set()
         assert (await service.join(run.run_id)).values == {"log": ["before", "wait", "after"]}
+
+
+async def act_on(how: str, worker: RunService, run_id: str, saver: BaseCheckpointSaver, gate: Gate) -> None:
+    """End a run that waits at a gate."""
+    await gate.begun.wait()
+    if how == "cancel":
+        await worker.cancel(run_id)
+    elif how == "drain":
+        worker.drain()
+        gate.opened.set()
+        async with RunService({"agent": gated(gate)}, saver) as successor:
+            await successor.join(run_id)
+    elif how == "storage fails":
+        commit = saver.commit
+
+        async def fail(*_: object) -> None:
+            saver.commit = commit  # type: ignore[method-assign]
+            raise StorageError("the disk is away")
+
+        saver.commit = cast("Any", fail)  # type: ignore[method-assign]
+        gate.opened.set()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("how", ["cancel", "timeout", "drain", "storage fails"])
+async def test_a_run_that_is_stopped(how: str, elsewhere: bool, saver: BaseCheckpointSaver) -> None:
+    """A follower in the worker's own process sees what all others see: the stream ends with the run, raises nothing,
+    and continues with the attempt that continues the run."""
+    gate = Gate()
+    async with (
+        RunService({"agent": gated(gate)}, saver) as worker,
+        RunService({"agent": gated(gate)}, saver, work=False) as web,
+        anyio.create_task_group() as group,
+    ):
+        limit = 0.05 if how == "timeout" else None
+        run = await web.start("agent", {}, thread_id="t", stream_mode="updates", time_limit=limit, durability="sync")
+        group.start_soon(act_on, how, worker, run.run_id, saver, gate)
+        async with (web if elsewhere else worker).follow(run.run_id, stream_mode="updates") as parts:
+            seen = [(part["type"], *part["data"]) async for part in parts]
+        names = ["before"] if how in ("cancel", "timeout") else ["before", "wait", "after"]
+        assert [entry for entry in seen if entry[0] == "updates"] == [("updates", name) for name in names]
+        assert all(entry[0] != "error" for entry in seen)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_run_that_fails(elsewhere: bool, saver: BaseCheckpointSaver) -> None:
+    """Its failure is the last part. The follower raises nothing: the run has failed, and not the reading."""
+    graphs = {"agent": failing(LookupError("no such user"))}
+    async with RunService(graphs, saver) as worker, RunService(graphs, saver, work=False) as web:
+        run = await web.start("agent", {}, thread_id="t", stream_mode="updates")
+        async with (web if elsewhere else worker).follow(run.run_id, stream_mode="updates") as parts:
+            seen = [(part["type"], part["data"]) async for part in parts]
+        assert seen == [("error", {"error": "LookupError", "message": "no such user"})]
 
 
 async def test_runs_without_events(saver: BaseCheckpointSaver) -> None:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
@@ -136,13 +136,26 @@ async def follow(
     sink.set_start_cursor(str(after))
     sink.begin()
     while (last := await wait()) is None:
-        running = [each for each in live.joinable(thread_id) if each.run_id == run_id]
+        # What a run holds whose storage has failed is never stored.
+        running = [each for each in live.joinable(thread_id) if each.run_id == run_id and not each.failed]
         if running:
-            await reader.follow(running[0])
+            await reader.follow(running[0], until_failure=True)
         else:
             await reader.show_stored()
     await reader.show_stored(up_to=last.key, over=True)
     subscription.status = reader.ended
+
+
+async def _without_failure(parts: Buffer) -> AsyncGenerator[RawPart, None]:
+    """Yield the parts of a run until it ends in any way, without the report of its failure."""
+    # The report is shown once it is stored. A run that drains, or whose storage fails, stores none: it continues.
+    while True:
+        try:
+            part = await anext(parts)
+        except Exception:  # StopAsyncIteration, or the failure of the run: not one of the reader or of its storage
+            return
+        if part.mode != ERROR:
+            yield part
 
 
 class _ReconnectingReader(msgspec.Struct):
@@ -257,8 +270,13 @@ class _ReconnectingReader(msgspec.Struct):
             await self.sink.wait_for_capacity()
         self.sink.add(part)
 
-    async def follow(self, running: Subscription) -> bool:
-        """Join a run of this process until it ends. Returns False if the run ended before it began."""
+    async def follow(self, running: Subscription, *, until_failure: bool = False) -> bool:
+        """Join a run of this process until it ends. Returns False if the run ended before it began.
+
+        Args:
+            running: the run.
+            until_failure: return if the run fails, is cancelled or drained, in place of raising that.
+        """
         joined = Buffer(CAPACITY)
         joined.begun = running.begun
         # Joined before storage is read: otherwise parts that are published in between would be missed. Parts that come
@@ -273,7 +291,7 @@ class _ReconnectingReader(msgspec.Struct):
             self.sink.set_start_cursor(str(self.cursor))
             self.sink.begin()
             await self.show_stored(*running.unstored_events())
-            async for part in joined:
+            async for part in _without_failure(joined) if until_failure else joined:
                 await self.show(part)
         finally:
             running.remove_sink(joined)
