@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from operator import attrgetter
 from typing import Any, Self, TypeVar
 
@@ -122,6 +122,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         self._numbers = WriteNumbers()
         # By thread and run: acquired by this saver and not released yet. Closing the saver releases them.
         self._held_leases: dict[tuple[str, str], Lease] = {}
+        self._runs = _runs_of(self)
 
     @classmethod
     def from_conn_string(
@@ -229,9 +230,9 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         self._held_leases = {}
         await self._disconnect(None if opened is None else partial(opened.release_all, releases))
 
-    @cached_property
+    @property
     def runs(self) -> PostgresRuns:
-        return _runs_of(self)
+        return self._runs
 
     def _require_open(self) -> ConnectedSaver:
         opened = self._open  # read once: another thread may close the saver meanwhile

@@ -136,8 +136,9 @@ class RunService:
             self._opened = None
 
     async def setup(self) -> None:
-        """Make or upgrade what the service stores in its database, besides the saver's own tables. Call it when you
-        deploy, on a service that is open. With `RowDispatcher` there is nothing to make.
+        """Make or upgrade what the dispatcher stores in the database, besides the saver's own tables.
+
+        Call it once when you deploy, on an open service. With `RowDispatcher` there is nothing to make.
 
         Raises:
             ConfigError: the dispatcher does not fit the saver.

@@ -64,7 +64,7 @@ class Dispatcher(ABC):
         return
 
     def announcing(self, saver: BaseCheckpointSaver) -> AbstractAsyncContextManager[object]:
-        """Announce the threads that this process queues, within the block. The default announces nothing.
+        """Open what announces the threads that this process queues, for a block. The default announces nothing.
 
         Args:
             saver: the open saver of the service.
@@ -76,7 +76,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     async def work(self, crew: Crew) -> None:
-        """Bring threads to a worker until this is cancelled.
+        """Start work on queued threads whenever a worker has a free slot, until this is cancelled.
 
         Args:
             crew: the worker's slots.
