@@ -7,6 +7,7 @@ from checkpoint_savers.lazily import exported
 from checkpoint_savers.runs.queries import Page
 from checkpoint_savers.runs.rows import RunError
 
+from .assistants import Assistant
 from .dispatch import Dispatcher, RowDispatcher
 from .errors import ServiceBusyError, ServiceDrainingError, UnknownGraphError
 from .runs import Run, RunResult, ThreadInfo
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .dispatch.procrastinate import ProcrastinateDispatcher as ProcrastinateDispatcher
 
 __all__ = [
+    "Assistant",
     "Dispatcher",
     "IdempotencyConflictError",
     "Page",

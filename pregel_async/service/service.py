@@ -20,7 +20,6 @@ from checkpoint_savers.runs.rows import CancelAction, Multitask, RunRequest, Run
 
 from .._api.calls import check_call
 from .._api.compiled import Graph
-from .._checks.config import merge_configs
 from .._runtime.platform.environment import Environment, SystemEnvironment
 from .._runtime.platform.event_loops import sole_exception
 from ..errors import ConfigError
@@ -28,6 +27,7 @@ from ..parts import StreamPart
 from ..runtime import RunControl
 from ..types import All, Config, Durability, StreamMode
 from .activation import ContextOf, Tools
+from .assistants import Assistant, assistants_of
 from .call import StoredCall, codec_of, digest_of, read_call, storable_config, write_call
 from .dispatch import Dispatcher, RowDispatcher
 from .errors import ServiceBusyError, ServiceDrainingError
@@ -53,7 +53,8 @@ class RunService:
     same runs.
 
     Args:
-        graphs: the graphs by name. A run stores the name of its graph, so keep it over deployments.
+        graphs: the graphs by name, or an `Assistant` for a graph with defaults. A run stores the name, so keep it over
+            deployments.
         saver: an open saver, or one to open, or a function that makes one. The service opens it and closes it.
         dispatcher: how queued threads come to workers; None for `RowDispatcher`, which needs nothing but the rows.
         work: True executes runs in this process, too; False only accepts them; a `Worker` has the settings.
@@ -68,7 +69,7 @@ class RunService:
 
     def __init__(
         self,
-        graphs: Mapping[str, Graph[Any, Any]],
+        graphs: Mapping[str, Graph[Any, Any] | Assistant],
         saver: BaseCheckpointSaver | Callable[[], BaseCheckpointSaver],
         *,
         dispatcher: Dispatcher | None = None,
@@ -77,12 +78,7 @@ class RunService:
         max_pending: int = 10_000,
         environment: Environment | None = None,
     ) -> None:
-        if not graphs:
-            raise ConfigError("a service has at least one graph: RunService({'agent': graph}, saver)")
-        for name, graph in graphs.items():
-            if not isinstance(cast("object", graph), Graph):
-                raise ConfigError(f"graph {name!r} of the service is a {type(graph).__name__}: compile it first")
-        self._given = dict(graphs)
+        self._assistants = assistants_of(graphs)
         self._source = saver
         self._dispatcher = RowDispatcher() if dispatcher is None else dispatcher
         self._worker = Worker() if work is True else work or None
@@ -103,7 +99,7 @@ class RunService:
                 raise ConfigError(
                     f"a service needs a saver that stores runs, such as SqliteSaver, not a {type(saver).__name__}"
                 )
-            graphs = {name: graph.with_checkpointer(saver) for name, graph in self._given.items()}
+            graphs = {name: each.graph.with_checkpointer(saver) for name, each in self._assistants.items()}
             opened = self._opened = OpenService(saver, saver.runs, graphs, None)
             opened.watcher = RunWatcher(saver.runs, self._environment)
             await stack.enter_async_context(_in_background(opened.watcher.watch))
@@ -169,7 +165,7 @@ class RunService:
         """Accept a run. When this returns, the run is stored durably, and some worker will execute it.
 
         Args:
-            graph: the graph's name.
+            graph: the name of the graph or assistant.
             input: as for `ainvoke`: an input, None to continue, or a `Command` to answer a question.
             config: as for `ainvoke`; or a thread's id. It is stored, and so must not have callbacks.
             thread_id: the thread, which may be new; None for that of the config, or for a new one.
@@ -203,8 +199,9 @@ class RunService:
         opened = self._require_open()
         if opened.loop is not None and opened.loop.is_draining:
             raise ServiceDrainingError
-        bound = opened.graph(graph)
-        merged = merge_configs({}, config)
+        bound, assistant = opened.graph(graph), self._assistants[graph]
+        merged = assistant.merged(config)
+        context = assistant.context if context is None else context
         named: str | None = thread_id or merged.get("configurable", {}).get("thread_id")
         thread = named or self._environment.new_id()
         # Without the thread, which the run's row has: a repeated request without a thread has equal arguments.
@@ -227,7 +224,7 @@ class RunService:
             run_id=self._environment.new_id(),
             assistant=graph,
             payload=write_call(call, codec),
-            metadata=_json_object("metadata", metadata),
+            metadata=_json_object("metadata", {**assistant.metadata, **(metadata or {})}),
             multitask=_one_of("multitask", multitask, ("enqueue", "reject", "interrupt", "rollback")),
             priority=_whole_number("priority", priority, -100, 100),
             due=0.0 if after is None else self._time(after),

@@ -13,9 +13,11 @@ import anyio
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, ThreadBusyError
-from pregel_async import START, Command, StateGraph
+from pregel_async import START, Command, RunnableConfig, StateGraph
 from pregel_async.errors import ConfigError, InvalidInputError
+from pregel_async.runtime import Runtime
 from pregel_async.service import (
+    Assistant,
     IdempotencyConflictError,
     RunNotFoundError,
     RunOverError,
@@ -250,7 +252,6 @@ class Who:
 
 async def test_the_context_of_nodes(saver: BaseCheckpointSaver) -> None:
     """It is stored with the run, or made by the worker for each attempt."""
-    from pregel_async.runtime import Runtime
 
     def greet(state: Log, runtime: Runtime[Who]) -> dict[str, Any]:
         return {"log": [runtime.context.name]}
@@ -267,6 +268,28 @@ async def test_the_context_of_nodes(saver: BaseCheckpointSaver) -> None:
     async with RunService({"agent": graph}, saver, context=context) as service:
         made = await service.start("agent", {}, thread_id="u")
         assert (await service.join(made.run_id)).values == {"log": ["the user of u"]}
+
+
+async def test_assistants_of_one_graph(saver: BaseCheckpointSaver) -> None:
+    """An assistant has defaults for config, context and metadata, which those of `start` override."""
+
+    def greet(state: Log, runtime: Runtime[Who], config: RunnableConfig) -> dict[str, Any]:
+        return {"log": [config["configurable"]["tone"], runtime.context.name]}
+
+    graph: Any = StateGraph(Log, context_schema=Who).add_node("greet", greet).add_edge(START, "greet").compile()
+    kind = Assistant(
+        graph, config={"configurable": {"tone": "kind"}}, context=Who("ann"), metadata={"team": "care", "n": 1}
+    )
+    short = Assistant(graph, config={"configurable": {"tone": "short"}})
+    async with RunService({"kind": kind, "short": short}, saver) as service:
+        run = await service.start("kind", {}, metadata={"n": 2})
+        assert run.metadata == {"team": "care", "n": 2}
+        assert (await service.join(run.run_id)).values == {"log": ["kind", "ann"]}
+        run = await service.start("kind", {}, {"configurable": {"tone": "loud"}}, context=Who("bob"))
+        assert (await service.join(run.run_id)).values == {"log": ["loud", "bob"]}
+        run = await service.start("short", {}, context=Who("eve"))
+        assert (await service.join(run.run_id)).values == {"log": ["short", "eve"]}
+        assert await service.count_runs(graph="kind") == 2
 
 
 async def test_a_drained_worker_gives_its_runs_back(saver: BaseCheckpointSaver) -> None:
