@@ -14,6 +14,7 @@ import anyio.lowlevel
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import START, NodeBuilder, Pregel, Send, StateGraph, interrupt
 from pregel_async.channels import LastValue
+from pregel_async.runtime import Runtime, get_config
 
 
 def ran(what: str) -> None:
@@ -171,6 +172,7 @@ def reads_a_pipe(state: Hello) -> None:
 
 
 reading = StateGraph(Hello).add_node("reads", reads_a_pipe).add_edge(START, "reads")
+reading_first = StateGraph(Hello).add_sequence([reads_a_pipe, hello]).add_edge(START, "reads_a_pipe")
 
 
 async def blocks(state: Hello) -> None:
@@ -203,6 +205,20 @@ looping = StateGraph(Hello).add_node("again", again).add_edge(START, "again").ad
 
 
 NASTY = "\x1b[31m\x9b2J\u202e\u200b\x07\r\nforged line"
+
+
+@dataclass(frozen=True)
+class Customer:
+    name: str
+
+
+async def greet(state: Hello, runtime: Runtime[Customer]) -> dict[str, Any]:
+    config = get_config()
+    ran(f"greet {runtime.context.name} {config['configurable'].get('tone')}")
+    return {"name": runtime.context.name, "times": 1}
+
+
+with_context = StateGraph(Hello, context_schema=Customer).add_node("greet", greet).add_edge(START, "greet")
 
 
 class Nasty(TypedDict, total=False):
