@@ -55,6 +55,8 @@ def report_errors(*, full: bool) -> Generator[None]:
     """
     try:
         yield
+    except typer.Exit:  # an exception, which the last clause would report
+        raise
     except UsageError as error:
         print(escape(f"error: {error}"), file=sys.stderr)
         raise typer.Exit(error.exit_code) from None

@@ -70,7 +70,8 @@ def test_a_failed_run_shows_its_traceback_and_is_retried(shell: Any, call: Any, 
     assert error[0] == "  Traceback (most recent call last):"
     assert [line for line in error if "File" in line] == [error[1]]
     assert 'flows.py", line' in error[1] and error[1].endswith("in fails")
-    assert error[-1] == "  ConnectionError: nobody is there"
+    assert error[-2] == "  ConnectionError: nobody is there"
+    assert error[-1].startswith("  in node 'fails', superstep 2")
     followed = call("runs", "follow", SERVICE, run)
     assert (followed.code, followed.err) == (1, f"run {run}: error: ConnectionError: nobody is there\n")
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_shell import DEADLINE, wait_for
+from tests.cli.cli_shell import DEADLINE, ROOT, wait_for
+from tests.helpers.code_blocks import blocks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals")
 
@@ -159,15 +160,27 @@ def test_a_run_is_followed_while_it_is_executed(shell: Any, started: Start, acce
     worker = started(*WORKER)
     wait_for(worker.stdout, "item 4 waits")
     follower = started("runs", "follow", SERVICE, run, "--mode", "updates")
-    wait_for(follower.stdout, '"first"')  # the run waits still
+    out = wait_for(follower.stdout, '"first"')  # the run waits still
     assert follower.poll() is None
     shell.open()
     worker.kill()
     started(*WORKER)
-    out, err = follower.communicate(timeout=DEADLINE)
-    assert (follower.returncode, err) == (0, f"run {run}: success\n")
+    assert follower.stdout is not None and follower.stderr is not None
+    out += follower.stdout.read()
+    assert (follower.wait(DEADLINE), follower.stderr.read()) == (0, f"run {run}: success\n")
     parts = [json.loads(line) for line in out.splitlines()]
-    done = [part["data"]["work"]["done"] for part in parts if part["type"] == "updates"]
+    done = [part["data"]["work"]["done"] for part in parts if "work" in part["data"]]
     assert sorted(done) == [[0], [1], [2], [3], [4]]
     again = shell.run("runs", "follow", SERVICE, run, "--mode", "updates", "--after", parts[-2]["cursor"])
     assert [json.loads(line) for line in again.out.splitlines()] == [parts[-1]]
+
+
+def test_the_service_of_the_docs(shell: Any, started: Start) -> None:
+    """The commands of the page about the command line work with its program."""
+    [(_, program)] = blocks(ROOT / "docs" / "command_line.md")
+    (shell.cwd / "app.py").write_text(program)
+    started("worker", "app:service", "--slots", "20", "--grace", "30")
+    run = shell.run("runs", "start", "app:service", "agent", "--input", '{"name": "Ada"}').out.strip()
+    followed = shell.run("runs", "follow", "app:service", run, "--mode", "values")
+    assert followed.code == 0, followed.err
+    assert json.loads(followed.out.splitlines()[-1])["data"]["greeting"] == "hello, Ada"
