@@ -164,3 +164,17 @@ def test_nothing_of_a_run_reaches_the_terminal_raw(call: Any, executed: Any) -> 
         lines = (ended.out + ended.err).split("\n")
         assert [line for line in lines if not line.isprintable() or line.startswith("forged")] == []
     assert json.loads(call("runs", "show", SERVICE, again, "--json").out)["thread_id"] == nasty
+
+
+def test_only_the_command_worker_executes_runs(call: Any) -> None:
+    """The other commands open a service without its worker, and leave the service as it is."""
+    from pregel_async.cli.database import run_with_service
+    from pregel_async.cli.target import load_service
+    from pregel_async.service import RunService
+
+    async def worker(opened: RunService) -> object:
+        return opened.worker
+
+    given = load_service(SERVICE)
+    assert run_with_service(SERVICE, worker) is None
+    assert given.worker is not None and given.worker.slots == 3
