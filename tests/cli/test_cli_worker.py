@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -72,23 +71,22 @@ def test_the_first_signal_drains(
     shell: Any, call: Any, started: Start, accepted: Any, status: Any, number: int
 ) -> None:
     """The worker waits for the barrier, gives the run back, takes no other one, and exits with 0."""
-    os.mkfifo(shell.cwd / "pipe")
-    run = accepted("reading_first")
+    run = accepted("waiting_first")
     process = started(*WORKER, "--slots", "1")
-    wait_for(process.stdout, "reading")
+    wait_for(process.stdout, "waiting for a file")
     process.send_signal(number)
     wait_for(process.stderr, "draining: runs stop at their next barrier")
     assert process.poll() is None
     other = accepted("greeting")
-    (shell.cwd / "pipe").write_text("")
+    shell.open()
     _, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, err) == (0, "drained\n")
-    assert shell.ran == ["read"]
+    assert shell.ran == ["waited"]
     assert status(run) == ("pending", 1)
     assert status(other) == ("pending", 0)
     started(*WORKER)
     assert call("runs", "follow", SERVICE, run).code == 0
-    assert shell.ran.count("read") == 1
+    assert shell.ran.count("waited") == 1
 
 
 def test_runs_that_reach_no_barrier_are_given_back_when_the_grace_is_over(

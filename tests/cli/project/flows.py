@@ -172,7 +172,17 @@ def reads_a_pipe(state: Hello) -> None:
 
 
 reading = StateGraph(Hello).add_node("reads", reads_a_pipe).add_edge(START, "reads")
-reading_first = StateGraph(Hello).add_sequence([reads_a_pipe, hello]).add_edge(START, "reads_a_pipe")
+
+
+async def waits_for_a_file(state: Hello) -> None:
+    """Can be cancelled, unlike a function in a worker thread."""
+    print("waiting for a file", flush=True)
+    while not os.path.exists("open"):
+        await anyio.sleep(0.01)
+    ran("waited")
+
+
+waiting_first = StateGraph(Hello).add_sequence([waits_for_a_file, hello]).add_edge(START, "waits_for_a_file")
 
 
 async def blocks(state: Hello) -> None:

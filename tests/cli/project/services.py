@@ -11,7 +11,7 @@ from pregel_async.service import RunService, Worker
 def make() -> RunService:
     graphs = {
         name: getattr(flows, name).compile(name=name)
-        for name in ("greeting", "asking", "waiting", "failing", "nasty", "blocking", "reading_first")
+        for name in ("greeting", "asking", "waiting", "failing", "nasty", "blocking", "waiting_first")
     }
     return RunService(graphs, SqliteSaver.from_conn_string("runs.db"), work=Worker(slots=3))
 
