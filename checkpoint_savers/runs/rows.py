@@ -49,10 +49,13 @@ class RunError(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         type: the name of the error's class.
         message: its text.
+        traceback: where it was raised, as Python prints it; of a long one the last 16 KiB. Empty if no code has raised
+            it, or if the worker stores no tracebacks.
     """
 
     type: str
     message: str
+    traceback: str = ""
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):

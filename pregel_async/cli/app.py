@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
+import os
 import shutil
 import sys
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from .exit_codes import DbOption, TracebackOption, report_errors
-from .history import database_exists, print_rows, read_history
+from .database import Database, DbOption, PostgresOption, SchemaOption
+from .exit_codes import JsonOption, TracebackOption, report_errors
+from .history import HistoryQuery, print_rows, read_history
+from .json_options import parse_json, parse_pairs
 from .run_command import RunArguments, run_graph
-from .target import NotStoredError, UsageError, attach, load
+from .runs import runs
+from .target import NotStoredError, UsageError, attach, load, load_service
 from .threads import threads
+from .worker_command import run_worker, settings_of
+
+PROGRAM = "pregel-async"
+COMPLETE = "_PREGEL_ASYNC_COMPLETE"
+"""The environment variable with which a shell asks this program for completions."""
 
 app = typer.Typer(
-    name="pregel-async",
+    name=PROGRAM,
     help="Run graphs durably, look at their threads, and draw them.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 app.add_typer(threads, name="threads")
+app.add_typer(runs, name="runs")
 
 GraphArgument = Annotated[
     str,
@@ -42,6 +50,13 @@ GraphArgument = Annotated[
 ]
 ThreadOption = Annotated[
     str | None, typer.Option("--thread", "-t", metavar="ID", help="The thread; made up if left out.")
+]
+ContextOption = Annotated[
+    str | None, typer.Option("--context", metavar="JSON", help="The context of the nodes: JSON, or @FILE.")
+]
+ConfigurableOption = Annotated[
+    list[str] | None,
+    typer.Option("--configurable", metavar="KEY=JSON", help="A key of the config's configurable; may be given again."),
 ]
 
 
@@ -94,6 +109,20 @@ def run(
     ] = None,
     thread: ThreadOption = None,
     db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint", metavar="ID", help="Run from this checkpoint of the thread; the newest, if left out."
+        ),
+    ] = None,
+    context: ContextOption = None,
+    configurable: ConfigurableOption = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", metavar="KEY=JSON", help="Metadata of the run's checkpoints; may be given again."),
+    ] = None,
     recursion_limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="How many supersteps the run may take.")
     ] = None,
@@ -107,7 +136,10 @@ def run(
         bool, typer.Option("--wait", help="Wait for another run that owns the thread, instead of failing.")
     ] = False,
     output_json: Annotated[
-        bool, typer.Option("--output-json", help="Print the whole output as one line of JSON; nothing else on stdout.")
+        bool,
+        typer.Option(
+            "--output-json", "--json", help="Print the whole output as one line of JSON; nothing else on stdout."
+        ),
     ] = False,
     figures: Annotated[
         bool,
@@ -125,15 +157,21 @@ def run(
     to go on; a second one ends it at once. Whatever ends it, what was recorded does not run again.
     """
     with report_errors(full=traceback):
-        graph_input = _parse_input(input)
+        if [input, resume, context].count("-") > 1:
+            raise UsageError("standard input is read once: write - for one option only")
+        graph_input = parse_json(input)
         if graph_input is not None and resume is not None:
             raise UsageError("--input begins anew and --resume answers: give one of them")
         request = RunArguments(
             target=graph,
             graph_input=graph_input,
-            resume=_parse_input(resume, "--resume"),
+            resume=parse_json(resume, "--resume"),
             thread=thread,
-            db=db,
+            database=Database(db=db, postgres=postgres, schema=schema),
+            context=parse_json(context, "--context"),
+            configurable=parse_pairs(configurable, "--configurable"),
+            metadata=parse_pairs(metadata, "--metadata"),
+            checkpoint=checkpoint,
             recursion_limit=recursion_limit,
             max_concurrency=max_concurrency,
             discard_pending=discard_pending,
@@ -142,6 +180,7 @@ def run(
             figures=figures,
             traceback=traceback,
             program=_program(),
+            repeated=_repeated(context, configurable, metadata),
         )
         with contextlib.redirect_stdout(sys.stderr) if output_json else contextlib.nullcontext():
             target = load(graph)
@@ -156,18 +195,100 @@ def history(
         str | None, typer.Argument(metavar="MODULE:GRAPH", help="The graph: shows what runs next after each.")
     ] = None,
     db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="ID", help="Begin with this checkpoint; the newest, if left out."),
+    ] = None,
+    configurable: ConfigurableOption = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metadata", metavar="KEY=JSON", help="Only checkpoints whose metadata have it; may be given again."
+        ),
+    ] = None,
+    values: Annotated[bool, typer.Option("--values", help="With the state at each checkpoint.")] = False,
+    as_json: JsonOption = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """List the checkpoints of a thread, newest first."""
+    """List the checkpoints of a thread, newest first.
+
+    Values of classes are shown as their fields, unless the graph is given. --configurable checkpoint_ns=NS lists the
+    checkpoints of a subgraph.
+    """
     with report_errors(full=traceback):
-        if not database_exists(db):
-            raise NotStoredError(f"there is no database {db}")
-        rows = read_history(None if graph is None else load(graph), thread=thread, db=db, limit=limit)
+        database = Database(db=db, postgres=postgres, schema=schema)
+        if not database.exists:  # before the graph is imported
+            raise NotStoredError(f"there is no database {database.name}")
+        query = HistoryQuery(
+            thread=thread,
+            limit=limit,
+            metadata=parse_pairs(metadata, "--metadata"),
+            checkpoint=checkpoint,
+            configurable=parse_pairs(configurable, "--configurable"),
+            values=values,
+        )
+        rows = read_history(None if graph is None else load(graph), query, database)
         if not rows:
-            raise NotStoredError(f"nothing is stored of thread {thread!r} in {db}")
-        print_rows(rows, as_json=as_json)
+            wanted = " that fits the options" if checkpoint is not None or metadata or configurable else ""
+            raise NotStoredError(f"nothing is stored of thread {thread!r} in {database.name}{wanted}")
+        print_rows(rows, as_json=as_json, with_values=values)
+
+
+@app.command()
+def worker(
+    service: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:SERVICE",
+            help="A module (or a .py file), and in it a RunService, or a function that returns one.",
+        ),
+    ],
+    slots: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many runs at the same time; as the service says, or 20.")
+    ] = None,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="How long runs may take to reach their next barrier at a shutdown; as the service says, or 30.",
+        ),
+    ] = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Execute the runs that a service has accepted, until SIGTERM or Ctrl-C.
+
+    At the first signal the worker takes no more runs, stops its own at their next barrier, gives them back to other
+    workers, and exits with 0. A second signal cancels the tasks that are running, which other workers run again. A
+    third one ends the process at once, as a crash does: another worker notices it and continues the runs.
+    """
+    with report_errors(full=traceback):
+        found = load_service(service)
+        code = run_worker(found, settings_of(found, slots, grace), service)
+    raise typer.Exit(code)
+
+
+class Shell(StrEnum):
+    """The shells for which there is completion."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+@app.command()
+def completion(shell: Annotated[Shell, typer.Argument(help="The shell.", metavar="bash|zsh|fish")]) -> None:
+    """Print the completion script of a shell: eval "$(pregel-async completion bash)"."""
+    # The library's protocol of completion: this program is called with the variable set. The option --show-completion
+    # does the same for the shell that it finds among the parent processes, which in a container may be none.
+    os.environ[COMPLETE] = f"source_{shell.value}"
+    try:
+        app(prog_name=PROGRAM)
+    finally:
+        del os.environ[COMPLETE]
 
 
 class Format(StrEnum):
@@ -200,29 +321,16 @@ def draw(
             print(drawn.draw_mermaid(), end="")
 
 
-def _parse_input(text: str | None, source: str = "--input") -> Any:
-    """Return the value of an option: JSON, the content of @FILE, or standard input for "-"."""
-    if text is None:
-        return None
-    try:
-        if text == "-":
-            source = "standard input"
-            return json.load(sys.stdin)
-        if text.startswith("@"):
-            source = text[1:]
-            return json.loads(Path(source).read_text(encoding="utf-8"))
-        return json.loads(text)
-    except OSError as error:
-        raise UsageError(f"{source} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{source} is not text in UTF-8") from None
-    except json.JSONDecodeError as error:
-        bare = source.startswith("--") and text[:1] not in ("{", "[", '"', "-")  # probably text without quotes
-        advice = f". A text is in quotes: {source} {shlex.quote(json.dumps(text))}" if bare else ""
-        raise UsageError(f"{source} is no JSON: {error}{advice}") from None
-
-
 def _program() -> tuple[str, ...]:
     """Return the words that start this program again."""
     name = Path(sys.argv[0]).name
     return ("python", "-m", "pregel_async.cli") if name == "__main__.py" else (name,)
+
+
+def _repeated(context: str | None, configurable: list[str] | None, metadata: list[str] | None) -> tuple[str, ...]:
+    """Return the options that a command repeats which continues the run."""
+    words: list[str] = [] if context is None else ["--context", context]
+    for option, given in (("--configurable", configurable), ("--metadata", metadata)):
+        for each in given or ():
+            words += [option, each]
+    return tuple(words)

@@ -3,6 +3,7 @@
 0     done
 1     the run failed, or stored data could not be read
 2     the command line is wrong, or does not fit the thread; nothing was run
+3     another run owns the thread, or too many runs wait for a worker; nothing was run, and the command can be repeated
 130   stopped by Ctrl-C (143: by SIGTERM); the thread can be resumed
 """
 
@@ -16,12 +17,27 @@ from typing import Annotated
 
 import typer
 
-from ..errors import PregelError
+from ..errors import PregelError, ThreadBusyError
+from ..service import ServiceBusyError
 from .formatting import escape, explain
 from .target import UsageError
 
-DbOption = Annotated[str, typer.Option("--db", metavar="FILE", help="The SQLite file that keeps threads.")]
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show where an error comes from.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+FAILED = 1
+BUSY = 3
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of a command that an error has ended.
+
+    Args:
+        error: the error.
+    """
+    if isinstance(error, ThreadBusyError):
+        return FAILED if error.lost else BUSY
+    return BUSY if isinstance(error, ServiceBusyError) else FAILED
 
 
 @contextlib.contextmanager
@@ -39,6 +55,8 @@ def report_errors(*, full: bool) -> Generator[None]:
     """
     try:
         yield
+    except typer.Exit:  # an exception, which the last clause would report
+        raise
     except UsageError as error:
         print(escape(f"error: {error}"), file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
@@ -54,4 +72,4 @@ def report_errors(*, full: bool) -> Generator[None]:
             print(line, file=sys.stderr)
         if not full and not isinstance(error, PregelError):
             print("(--traceback shows where)", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise typer.Exit(exit_code_of(error)) from None

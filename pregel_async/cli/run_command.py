@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import secrets
-import signal
 import sys
-from collections.abc import Generator
-from types import FrameType
 from typing import Any
 
 import anyio
 import msgspec
 
-from checkpoint_savers import SqliteSaver
 from checkpoint_savers.children import start_soon
 
 from .._api.compiled import Graph
 from ..errors import PregelError, ThreadBusyError
 from ..observing import Figures
 from ..types import START, Command, OnConflict, RunnableConfig, StateSnapshot
+from .database import Database
+from .exit_codes import exit_code_of
 from .formatting import count_names, escape, explain, format_duration, plural, print_json, print_value, shell_word
 from .progress import MODES, ProgressView, RunProgress, choose_view
+from .stop_signals import StopSignals
 from .target import Target, UntypedGraph, UsageError, attach
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-STDERR = 2
 STOPPING_NOTICE = b"stopping as soon as the tasks that have begun let go; another Ctrl-C ends it at once\n"
 
 
@@ -39,7 +34,11 @@ class RunArguments(msgspec.Struct, frozen=True, kw_only=True):
         graph_input: the input; None if none was given.
         resume: answers to open questions, as in `Command(resume=...)`; None if none were given.
         thread: the thread's id; None to generate one.
-        db: the SQLite file.
+        database: where the thread is stored.
+        context: the context of the graph's nodes; None for none.
+        configurable: further keys of the config's `configurable`.
+        metadata: the metadata of the run's checkpoints, besides the graph's name.
+        checkpoint: the checkpoint to run from; None for the thread's newest.
         recursion_limit: the maximum number of supersteps; None for the default.
         max_concurrency: the maximum number of tasks at a time; None for the default.
         discard_pending: a new input may discard unfinished work.
@@ -48,13 +47,18 @@ class RunArguments(msgspec.Struct, frozen=True, kw_only=True):
         figures: print what the run took.
         traceback: print tracebacks of errors.
         program: the words that start this program, for the command that resumes the run.
+        repeated: further options, for the same command.
     """
 
     target: str
     graph_input: Any
     resume: Any
     thread: str | None
-    db: str
+    database: Database
+    context: Any
+    configurable: dict[str, Any]
+    metadata: dict[str, Any]
+    checkpoint: str | None
     recursion_limit: int | None
     max_concurrency: int | None
     discard_pending: bool
@@ -63,6 +67,7 @@ class RunArguments(msgspec.Struct, frozen=True, kw_only=True):
     figures: bool
     traceback: bool
     program: tuple[str, ...]
+    repeated: tuple[str, ...]
 
 
 def run_graph(target: Target, request: RunArguments) -> int:
@@ -97,17 +102,20 @@ class _RunCommand:
         self._target = target
         self._request = request
         self._thread = request.thread or secrets.token_hex(6)
-        self._stop = _StopSignals()
+        self._stop = StopSignals()
+        self._is_begun = False  # the run has begun: it is continued from the thread's newest checkpoint
         self._figures = Figures()
 
     async def execute(self) -> int:
         """Do what the options ask for, and return the exit code."""
         try:
-            async with SqliteSaver.from_conn_string(self._request.db) as saver:
+            async with self._request.database.open(new=True) as saver:
                 graph = attach(self._target, saver)
                 if isinstance(self._target, Graph) and self._target.checkpointer is not None:
                     replaced = type(self._target.checkpointer).__name__
-                    _print_status(f"the graph's own {replaced} is not used: threads are kept in {self._request.db}")
+                    _print_status(
+                        f"the graph's own {replaced} is not used: threads are kept in {self._request.database.name}"
+                    )
                 before = await graph.aget_state(self._config)
                 graph_input = self._choose_input(before)
                 if graph_input is None and (not before.next or _waits_for_answers(before)):
@@ -122,9 +130,11 @@ class _RunCommand:
     @property
     def _config(self) -> RunnableConfig:
         config: RunnableConfig = {
-            "configurable": {"thread_id": self._thread},
-            "metadata": {"graph": self._request.target},
+            "configurable": {**self._request.configurable, "thread_id": self._thread},
+            "metadata": {"graph": self._request.target, **self._request.metadata},
         }
+        if self._request.checkpoint is not None and not self._is_begun:
+            config["configurable"]["checkpoint_id"] = self._request.checkpoint
         if self._request.recursion_limit is not None:
             config["recursion_limit"] = self._request.recursion_limit
         if self._request.max_concurrency is not None:
@@ -133,7 +143,7 @@ class _RunCommand:
 
     def _choose_input(self, before: StateSnapshot) -> Any:
         """Print what is going to happen, and return the input of the run; None continues from the stored state."""
-        graph_input, where = self._request.graph_input, f"thread {self._thread} in {self._request.db}"
+        graph_input, where = self._request.graph_input, f"thread {self._thread} in {self._request.database.name}"
         if self._request.resume is not None:
             if not before.interrupts:
                 raise UsageError(f"{where} has no open question to answer: leave --resume out")
@@ -142,6 +152,8 @@ class _RunCommand:
             )
             return Command(resume=self._request.resume)
         if before.metadata is None:
+            if self._request.checkpoint is not None:
+                raise UsageError(f"{where} has no checkpoint {self._request.checkpoint}")
             _print_status(f"{where}: new")
             return {} if graph_input is None else graph_input
         at = f"superstep {before.metadata.get('step')}"
@@ -169,10 +181,17 @@ class _RunCommand:
         progress = RunProgress(_first_step(graph, graph_input, before))
         view = choose_view(progress, sys.stderr)
         failure: BaseException | None = None
-        with anyio.CancelScope() as scope, self._stop.cancel_on_signal(scope, view):
+
+        def stop() -> None:
+            view.close()
+            scope.cancel()
+
+        config, self._is_begun = self._config, True
+        on_signal = (lambda: view.clear_sequence + STOPPING_NOTICE), stop
+        with anyio.CancelScope() as scope, self._stop.handle(on_signal):
             try:
                 with view:
-                    await self._stream(graph, graph_input, progress, view)
+                    await self._stream(graph, graph_input, config, progress, view)
             except anyio.get_cancelled_exc_class():
                 raise
             except (Exception, KeyboardInterrupt, SystemExit) as error:
@@ -202,7 +221,14 @@ class _RunCommand:
         self.output = graph.output_from(after.values)
         return 0
 
-    async def _stream(self, graph: UntypedGraph, graph_input: Any, progress: RunProgress, view: ProgressView) -> None:
+    async def _stream(
+        self,
+        graph: UntypedGraph,
+        graph_input: Any,
+        config: RunnableConfig,
+        progress: RunProgress,
+        view: ProgressView,
+    ) -> None:
         async def tick() -> None:
             while True:
                 await anyio.sleep(1)
@@ -216,7 +242,12 @@ class _RunCommand:
             try:
                 with quiet:
                     stream = graph.astream(
-                        graph_input, self._config, stream_mode=MODES, on_conflict=conflict, observer=self._figures
+                        graph_input,
+                        config,
+                        context=self._request.context,
+                        stream_mode=MODES,
+                        on_conflict=conflict,
+                        observer=self._figures,
                     )
                     async with stream as chunks:
                         async for mode, chunk in chunks:
@@ -238,7 +269,7 @@ class _RunCommand:
             _print_status("(--traceback shows where)")
         if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code:
             return error.code
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
+        return 130 if isinstance(error, KeyboardInterrupt) else exit_code_of(error)
 
     def _print_figures(self) -> None:
         """Print what the run took, including nested graphs and called tasks. Print nothing if no run began."""
@@ -272,7 +303,10 @@ class _RunCommand:
     def _resume_command(self) -> str:
         """The command that resumes the thread."""
         request = self._request
-        words = [*request.program, "run", request.target, "--thread", self._thread, "--db", request.db]
+        words = [*request.program, "run", request.target, "--thread", self._thread, *request.database.words]
+        if request.checkpoint is not None and not self._is_begun:
+            words += ["--checkpoint", request.checkpoint]
+        words += request.repeated
         if request.recursion_limit is not None:
             words += ["--recursion-limit", str(request.recursion_limit)]
         if request.max_concurrency is not None:
@@ -300,56 +334,6 @@ def _first_step(graph: UntypedGraph, graph_input: Any, before: StateSnapshot) ->
     if graph_input is None or isinstance(graph_input, Command):
         return stored + 1
     return stored + (3 if START in graph.nodes else 2)
-
-
-class _StopSignals:
-    """Handle signals: the first one cancels the run, the second one has its default effect and kills the process.
-
-    Attributes:
-        received: the first signal; None before it.
-    """
-
-    def __init__(self) -> None:
-        self.received: signal.Signals | None = None
-
-    @contextlib.contextmanager
-    def cancel_on_signal(self, scope: anyio.CancelScope, view: ProgressView) -> Generator[None]:
-        """Cancel the scope on the first signal during the body."""
-        loop = asyncio.get_running_loop()
-
-        def stop() -> None:
-            view.close()
-            scope.cancel()
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            # First of all, so that a second signal kills the process whatever the code below does.
-            for each in SIGNALS:
-                signal.signal(each, signal.SIG_DFL)
-            self.received = signal.Signals(number)
-            with contextlib.suppress(OSError):
-                # Not print(): the interrupted code may hold the lock of sys.stderr or of the live view.
-                os.write(STDERR, view.clear_sequence + STOPPING_NOTICE)
-            loop.call_soon_threadsafe(stop)
-
-        before = {each: signal.getsignal(each) for each in SIGNALS}
-        for each in SIGNALS:
-            with contextlib.suppress(NotImplementedError):  # Windows
-                # Sets the wake-up descriptor, so that a signal interrupts the event loop's wait.
-                loop.add_signal_handler(each, _ignore_wakeup)
-            # Replaces asyncio's handler, which could run only in a turn of the event loop: this one runs even while a
-            # node blocks the loop.
-            signal.signal(each, handle)
-        try:
-            yield
-        finally:
-            for each, handler in before.items():
-                with contextlib.suppress(NotImplementedError):
-                    loop.remove_signal_handler(each)
-                signal.signal(each, handler)
-
-
-def _ignore_wakeup() -> None:
-    """Do nothing: the handler that `signal.signal` installed does the work."""
 
 
 def _print_status(line: str) -> None:

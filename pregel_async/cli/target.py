@@ -1,7 +1,8 @@
-"""MODULE:GRAPH: from the name on a command line to a graph that stores its threads."""
+"""MODULE:GRAPH and MODULE:SERVICE: from the name on a command line to a graph that stores its threads, or a service."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
@@ -17,6 +18,7 @@ from checkpoint_savers.errors import annotate
 
 from .._api.compiled import Graph
 from ..graph import StateGraph
+from ..service import RunService
 
 UntypedGraph: TypeAlias = Graph[Any, Any]
 UntypedBuilder: TypeAlias = StateGraph[Any]
@@ -51,25 +53,69 @@ def load(text: str) -> Target:
         UsageError: the module or name does not exist, or names an object of another kind.
         Exception: the module raised an exception while it was imported; it passes through with a note.
     """
-    name, colon, path = text.rpartition(":")
-    if not colon or not name or not path:
-        raise UsageError(
-            f"{text!r} names no graph: write MODULE:GRAPH, as in my_package.my_module:graph or file.py:graph"
-        )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    module = _import_file(Path(name)) if name.endswith(".py") else _import_module(name)
-    try:
-        found: object = reduce(getattr, path.split("."), cast("Any", module))
-    except AttributeError:
-        known = [key for key, value in vars(module).items() if isinstance(value, (Graph, StateGraph))]
-        hint = f"; it has {', '.join(known)}" if known else ""
-        raise UsageError(f"module {module.__name__!r} has no {path!r}{hint}") from None
+    found = _find(text, "graph", (Graph, StateGraph))
     if isinstance(found, (Graph, StateGraph)) or inspect.isroutine(found):
         return cast("Target", found)
     raise UsageError(
         f"{text} is a {type(found).__name__}: name a StateGraph, a compiled graph, or a function that returns one"
     )
+
+
+def load_service(text: str) -> RunService:
+    """Import the service that MODULE:SERVICE names: a `RunService`, or a function without parameters that returns one.
+
+    Args:
+        text: the name, as written on the command line. MODULE is as for `load`.
+
+    Returns:
+        The service, not open.
+
+    Raises:
+        UsageError: the module or name does not exist, or names an object of another kind.
+        Exception: the module or the function raised an exception.
+    """
+    # What a module prints while it is imported is not a command's output.
+    with contextlib.redirect_stdout(sys.stderr):
+        found = _find(text, "service", (RunService,))
+        made = found() if inspect.isroutine(found) and not _needed(found) else found
+    if isinstance(made, RunService):
+        return made
+    if inspect.iscoroutine(made):
+        made.close()
+    kind = "function with parameters" if inspect.isroutine(made) else type(made).__name__
+    raise UsageError(
+        f"{text} {'is' if made is found else 'returned'} a {kind}: name a RunService, or a function without parameters "
+        "that returns one"
+    )
+
+
+def _find(text: str, what: str, kinds: tuple[type, ...]) -> object:
+    """Return the object that MODULE:NAME names. The other arguments are for messages of errors."""
+    name, colon, path = text.rpartition(":")
+    if not colon or not name or not path:
+        raise UsageError(
+            f"{text!r} names no {what}: write MODULE:{what.upper()}, as in my_package.my_module:{what} or "
+            f"file.py:{what}"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    module = _import_file(Path(name)) if name.endswith(".py") else _import_module(name)
+    try:
+        return reduce(getattr, path.split("."), cast("Any", module))
+    except AttributeError:
+        known = [key for key, value in vars(module).items() if isinstance(value, kinds)]
+        hint = f"; it has {', '.join(known)}" if known else ""
+        raise UsageError(f"module {module.__name__!r} has no {path!r}{hint}") from None
+
+
+def _needed(function: Callable[..., object]) -> list[inspect.Parameter]:
+    """Return the parameters of a function that have no default."""
+    return [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
 
 
 def attach(target: Target, saver: BaseCheckpointSaver | None) -> UntypedGraph:
@@ -96,12 +142,7 @@ def attach(target: Target, saver: BaseCheckpointSaver | None) -> UntypedGraph:
 
 def _call_factory(make: Callable[..., object], saver: BaseCheckpointSaver | None) -> UntypedGraph:
     name = getattr(make, "__qualname__", repr(make))
-    needed = [
-        parameter
-        for parameter in inspect.signature(make).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
+    needed = _needed(make)
     if len(needed) > 1 or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in needed):
         raise UsageError(
             f"{name} takes {len(needed)} arguments: a function that returns a graph takes none, or the checkpointer"

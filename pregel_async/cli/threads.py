@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import anyio
 import typer
@@ -19,7 +17,6 @@ from checkpoint_savers import (
     InMemorySaver,
     Pruned,
     Retention,
-    SqliteSaver,
     ThreadHeader,
     ThreadNotFoundError,
 )
@@ -28,21 +25,17 @@ from checkpoint_savers.records import ThreadDump
 from checkpoint_savers.upkeep.export import export_threads, import_threads
 from checkpoint_savers.upkeep.threads import erase_threads
 
-from .exit_codes import DbOption, TracebackOption, report_errors
+from .database import Database, DbOption, PostgresOption, SchemaOption, ServiceOption, database_exists
+from .exit_codes import JsonOption, TracebackOption, report_errors
 from .formatting import escape, format_columns, plural, print_json
-from .history import database_exists
+from .inbox import Order, ThreadStatusChoice, print_threads, status_fields, thread_query
+from .json_options import parse_pairs
 from .langgraph_import import LangGraphImport, load_for_langgraph, print_reports
-from .target import NotStoredError, UsageError
-
-T = TypeVar("T")
+from .show_state import print_checkpoint, print_differences
+from .target import UsageError
 
 threads = typer.Typer(help="Look after stored threads.", no_args_is_help=True, rich_markup_mode=None)
 
-PostgresOption = Annotated[
-    str | None, typer.Option("--postgres", metavar="URL", help="The PostgreSQL database, instead of --db.")
-]
-SchemaOption = Annotated[str, typer.Option("--schema", metavar="NAME", help="With --postgres: where the tables are.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="As JSON.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="The threads.")]
 FilterOption = Annotated[
@@ -58,27 +51,52 @@ def list_(
     db: DbOption = "pregel.db",
     postgres: PostgresOption = None,
     schema: SchemaOption = "public",
+    service: ServiceOption = None,
     filters: FilterOption = None,
+    status: Annotated[
+        list[ThreadStatusChoice] | None,
+        typer.Option("--status", help="Only threads of runs of a service, with this status; may be given again."),
+    ] = None,
+    graph: Annotated[
+        str | None, typer.Option("--graph", metavar="NAME", help="Only those whose first run was of this graph.")
+    ] = None,
+    sort: Annotated[
+        Order | None, typer.Option("--sort", help="By this time, the latest first, instead of by id.")
+    ] = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="Only ids greater than this: the last of a page.")
+        str | None,
+        typer.Option(
+            "--after",
+            metavar="ID",
+            help="Only ids greater than this: the last of a page. With --status, --sort or --graph, the cursor that "
+            "the page before has printed.",
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")] = None,
     count: Annotated[bool, typer.Option("--count", help="Only how many.")] = False,
     as_json: JsonOption = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """List threads, in the order of their ids."""
+    """List threads, in the order of their ids.
+
+    With --status, --sort or --graph, list the threads of runs that a service has accepted, the latest first.
+    """
     with report_errors(full=traceback):
-        wanted = _parse_filter(filters)
+        wanted = parse_pairs(filters, "--filter") or None
+        database = _database(db, postgres, schema, service)
+        if status or sort or graph:
+            query = thread_query(status or (), graph, sort or Order.updated_at, wanted or {})
+            print_threads(database, query, limit=limit, after=after, count=count, as_json=as_json)
+            return
 
         async def read(saver: BaseCheckpointSaver) -> list[dict[str, Any]]:
             found = saver.alist_threads(filter=wanted, after=after, limit=limit)
             return [_header_fields(header, saver.clock()) async for header in found]
 
         if count:
-            print(_run_with_saver(db, postgres, schema, lambda saver: saver.acount_threads(filter=wanted)))
+            print(database.run(lambda saver: saver.acount_threads(filter=wanted)))
             return
-        found = _run_with_saver(db, postgres, schema, read)
+        found = database.run(read)
         if as_json:
             print_json(found, indent=2)
         else:
@@ -95,24 +113,31 @@ def show(
     db: DbOption = "pregel.db",
     postgres: PostgresOption = None,
     schema: SchemaOption = "public",
+    service: ServiceOption = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="CHECKPOINT", help="Show this checkpoint instead.")] = None,
+    values: Annotated[bool, typer.Option("--values", help="Show the state: the newest, or that of --at.")] = False,
+    diff: Annotated[
+        tuple[str, str] | None, typer.Option("--diff", metavar="A B", help="Show how two checkpoints differ.")
+    ] = None,
     as_json: JsonOption = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """Show what is stored of a thread: namespaces, checkpoints, bytes, pins, and who runs it."""
+    """Show what is stored of a thread: namespaces, checkpoints, bytes, pins, and who runs it.
+
+    Of a thread with runs of a service, also its status and its open questions. --at shows a checkpoint, --values a
+    state, and --diff the places at which the states of two checkpoints differ. No code of a graph is needed: objects
+    are shown as their fields.
+    """
     with report_errors(full=traceback):
-        details = _run_with_saver(db, postgres, schema, lambda saver: _thread_details(saver, thread))
-        if as_json:
-            print_json(details, indent=2)
-            return
-        inside = details.pop("namespaces")
-        for name, value in details.items():
-            text = str(value) if isinstance(value, (str, int)) else _compact(value)
-            print(f"{name.replace('_', ' ')}: {escape(text)}")
-        rows = [
-            (each["ns"] or "(root)", each["head"] or "", str(each["checkpoints"]), str(each["bytes"]))
-            for each in inside
-        ]
-        print("\n".join(format_columns(("namespace", "head", "checkpoints", "bytes"), rows)))
+        database = _database(db, postgres, schema, service)
+        if diff is not None:
+            if at is not None or values:
+                raise UsageError("--diff shows two checkpoints: leave out --at and --values")
+            print_differences(database, thread, diff, as_json=as_json)
+        elif at is not None or values:
+            print_checkpoint(database, thread, at, values=values, as_json=as_json)
+        else:
+            _print_details(database.run(lambda saver: _thread_details(saver, thread)), as_json=as_json)
 
 
 @threads.command()
@@ -126,7 +151,7 @@ def copy(
 ) -> None:
     """Copy a thread, with its questions, branches and recorded results."""
     with report_errors(full=traceback):
-        _run_with_saver(db, postgres, schema, lambda saver: saver.acopy_thread(source, target))
+        _database(db, postgres, schema).run(lambda saver: saver.acopy_thread(source, target))
 
 
 @threads.command()
@@ -164,7 +189,7 @@ def prune(
                     raise ThreadNotFoundError(each)
             return await saver.aprune(ids or None, retention=retention, dry_run=dry_run)
 
-        pruned = _run_with_saver(db, postgres, schema, work)
+        pruned = _database(db, postgres, schema).run(work)
         if as_json:
             print_json(_pruned_fields(pruned), indent=2)
             return
@@ -199,7 +224,7 @@ def erase(
             if unknown:
                 raise ThreadNotFoundError(unknown[0])
 
-        _run_with_saver(db, postgres, schema, work)
+        _database(db, postgres, schema).run(work)
 
 
 @threads.command("export")
@@ -218,7 +243,7 @@ def export_(
             wanted = ids or [each.thread_id async for each in saver.alist_threads() if each.newest is not None]
             return await export_threads(saver, wanted, file)
 
-        print(plural(_run_with_saver(db, postgres, schema, work), "thread"), file=sys.stderr)
+        print(plural(_database(db, postgres, schema).run(work), "thread"), file=sys.stderr)
 
 
 @threads.command("import")
@@ -271,8 +296,10 @@ def import_(
                 dry_run=dry_run,
             )
             # A dry run makes no file.
-            saver = InMemorySaver() if dry_run and postgres is None and not database_exists(db) else None
-            reports = _run_with_saver(db, postgres, schema, request.run, new=True, saver=saver)
+            if dry_run and postgres is None and not database_exists(db):
+                reports = anyio.run(request.run, InMemorySaver())
+            else:
+                reports = _database(db, postgres, schema).run(request.run, new=True)
             print_reports(reports, as_json=as_json)
             if any(report.status == "refused" for report in reports):
                 raise typer.Exit(1)
@@ -286,40 +313,28 @@ def import_(
         exported = file
         if not exported.exists():
             raise UsageError(f"there is no file {exported}")
-        made = _run_with_saver(
-            db, postgres, schema, lambda saver: import_threads(saver, exported, thread_id=name), new=True
+        made = _database(db, postgres, schema).run(
+            lambda saver: import_threads(saver, exported, thread_id=name), new=True
         )
         print("\n".join(map(escape, made)))
 
 
-def _run_with_saver(
-    db: str,
-    postgres: str | None,
-    schema: str,
-    work: Callable[[BaseCheckpointSaver], Awaitable[T]],
-    *,
-    new: bool = False,
-    saver: BaseCheckpointSaver | None = None,
-) -> T:
-    """Open the database, and call `work` with its saver; with `saver` instead, if one is given."""
-    instead = saver
+def _database(db: str, postgres: str | None, schema: str, service: str | None = None) -> Database:
+    return Database(db=db, postgres=postgres, schema=schema, service=service)
 
-    async def opened() -> T:
-        saver: AbstractAsyncContextManager[BaseCheckpointSaver]
-        if instead is not None:
-            return await work(instead)
-        if postgres is not None:
-            from checkpoint_savers import PostgresSaver
 
-            saver = PostgresSaver.from_conn_string(postgres, schema=schema)
-        else:
-            if not new and not database_exists(db):
-                raise NotStoredError(f"there is no database {db}")
-            saver = SqliteSaver.from_conn_string(db)
-        async with saver as open_saver:
-            return await work(open_saver)
-
-    return anyio.run(opened)
+def _print_details(details: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(details, indent=2)
+        return
+    inside = details.pop("namespaces")
+    for name, value in details.items():
+        text = str(value) if isinstance(value, (str, int)) else _compact(value)
+        print(f"{name.replace('_', ' ')}: {escape(text)}")
+    rows = [
+        (each["ns"] or "(root)", each["head"] or "", str(each["checkpoints"]), str(each["bytes"])) for each in inside
+    ]
+    print("\n".join(format_columns(("namespace", "head", "checkpoints", "bytes"), rows)))
 
 
 async def _thread_details(saver: BaseCheckpointSaver, thread_id: str) -> dict[str, Any]:
@@ -335,6 +350,7 @@ async def _thread_details(saver: BaseCheckpointSaver, thread_id: str) -> dict[st
     spaces = sorted({row.ns for row in dump.rows})
     return {
         "thread": thread_id,
+        **await status_fields(saver, thread_id),
         "running": header.get("running") or "no",
         "checkpoints": len(dump.rows),
         "records": len(dump.records),
@@ -352,19 +368,6 @@ async def _thread_details(saver: BaseCheckpointSaver, thread_id: str) -> dict[st
             for ns in spaces
         ],
     }
-
-
-def _parse_filter(given: list[str] | None) -> dict[str, Any] | None:
-    wanted: dict[str, Any] = {}
-    for each in given or ():
-        key, equals, text = each.partition("=")
-        if not equals:
-            raise UsageError(f"--filter is KEY=JSON, not {each!r}")
-        try:
-            wanted[key] = json.loads(text)
-        except json.JSONDecodeError:
-            wanted[key] = text  # text without quotes
-    return wanted or None
 
 
 def _parse_age(text: str) -> timedelta:

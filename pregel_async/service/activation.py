@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -32,7 +33,7 @@ from checkpoint_savers.upkeep.pruning import without_runs
 from .._api.attributes import stored_through
 from .._api.compiled import Graph
 from .._api.json_encoder import JsonEncoder
-from .._runtime.observing.error_text import described
+from .._runtime.observing.error_text import described, shorten_traceback
 from .._runtime.platform.environment import Environment
 from .._runtime.streaming.event_recorder import MAX_POSITION
 from .._runtime.streaming.parts import Cursor
@@ -53,6 +54,9 @@ ContextOf: TypeAlias = Callable[[Run], Awaitable[Any] | Any]
 MAX_SUMMARY = 16 * 1024
 """Bytes of JSON that a thread's row holds of its state. Keys whose values do not fit are left out."""
 
+MAX_TRACEBACK = 16 * 1024
+"""Bytes of a failure's traceback that a run's row holds: the end, which says where the failure was raised."""
+
 _REST: Mapping[RunStatus, ThreadStatus] = {"error": "error", "timeout": "error"}
 """The statuses of runs after which a thread's status is the same whatever is left to run."""
 
@@ -68,6 +72,7 @@ class Tools(NamedTuple):
         environment: the clock and ids.
         worker_id: the worker's id.
         control: drains the runs.
+        tracebacks: the tracebacks of failures are stored.
     """
 
     saver: BaseCheckpointSaver
@@ -77,6 +82,7 @@ class Tools(NamedTuple):
     environment: Environment
     worker_id: str
     control: RunControl
+    tracebacks: bool = True
 
 
 class Execution:
@@ -190,9 +196,9 @@ class Activation:
             except (ThreadBusyError, StorageError) as failure:
                 if isinstance(failure, StorageError) or failure.lost:
                     raise
-                status, error = "error", error_of(failure)
+                status, error = "error", error_of(failure, tracebacks=self._tools.tracebacks)
             except Exception as failure:
-                status, error = "error", error_of(failure)
+                status, error = "error", error_of(failure, tracebacks=self._tools.tracebacks)
             except anyio.get_cancelled_exc_class():
                 # The worker is being stopped, and its grace is over.
                 with anyio.CancelScope(shield=True):
@@ -269,7 +275,7 @@ class Activation:
         except Exception as failure:  # the stored state does not fit the graph's code
             log.exception("run %s of thread %r: its state cannot be read", row.run_id, row.thread_id)
             rest, values, interrupts = "error", None, {}
-            error = error or error_of(failure)
+            error = error or error_of(failure, tracebacks=self._tools.tracebacks)
         return RunOutcome(
             status=status,
             rest=_REST.get(status, rest),
@@ -294,14 +300,26 @@ def _after_all(at: str, lease: Lease) -> str:
     return str(Cursor(at, lease.epoch, MAX_POSITION))
 
 
-def error_of(failure: BaseException) -> RunError:
+def error_of(failure: BaseException, *, tracebacks: bool = True) -> RunError:
     """Return an exception as it is stored.
 
     Args:
         failure: the exception.
+        tracebacks: with its traceback.
     """
     kind, text = described(failure)
-    return RunError(type=kind, message=text)
+    return RunError(type=kind, message=text, traceback=_traceback_of(failure) if tracebacks else "")
+
+
+def _traceback_of(failure: BaseException) -> str:
+    """Return the end of a traceback, without frames of the runtime, as text that can be stored. Never raises."""
+    shorten_traceback(failure)
+    try:  # an exception's class may have methods that raise
+        lines = traceback.format_exception(failure)
+    except Exception:
+        return ""
+    data = "".join(lines).encode("utf-8", "backslashreplace")
+    return data[-MAX_TRACEBACK:].decode(errors="ignore")  # the cut may be inside of a character
 
 
 def _config(call: StoredCall, row: RunRow) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, cast
@@ -89,6 +90,26 @@ class RunService:
         self._opened: OpenService | None = None
         self._pending = (0.0, 0)  # when pending runs were counted (monotonic), and how many there were
 
+    @property
+    def worker(self) -> Worker | None:
+        """The settings of the worker; None if this process only accepts runs."""
+        return self._worker
+
+    def with_work(self, work: bool | Worker) -> RunService:
+        """Return a service with the same graphs and the same saver that works or only accepts runs.
+
+        Args:
+            work: as for `RunService`.
+
+        Returns:
+            The service, not open. Open either of the two.
+        """
+        service = copy(self)
+        service._worker = Worker() if work is True else work or None
+        service._stack = AsyncExitStack()
+        service._opened = None
+        return service
+
     async def __aenter__(self) -> Self:
         stack = AsyncExitStack()
         async with stack:
@@ -114,6 +135,7 @@ class RunService:
                         environment=self._environment,
                         worker_id=self._environment.new_id(),
                         control=RunControl(),
+                        tracebacks=self._worker.tracebacks,
                     ),
                     self._worker,
                     self._dispatcher,

@@ -36,15 +36,17 @@ class Worker:
         slots: the number of runs that it executes at the same time.
         grace: seconds that runs have at a shutdown to reach their next barrier. Then they are cancelled, and another
             worker runs the tasks again that had not finished.
+        tracebacks: store the tracebacks of failures with their runs. They have lines of source code.
 
     Raises:
         ConfigError: `slots` is no positive number, or `grace` no number of seconds, 0 or more.
     """
 
-    def __init__(self, *, slots: int = 20, grace: float = 30.0) -> None:
+    def __init__(self, *, slots: int = 20, grace: float = 30.0, tracebacks: bool = True) -> None:
         if type(slots) is not int or slots < 1:
             raise ConfigError(f"slots is a number of runs, 1 or more, not {slots!r}")
         self.slots = slots
+        self.tracebacks = tracebacks
         try:
             self.grace = read_seconds("grace", grace, zero=True, endless=True)
         except (TypeError, ValueError) as error:

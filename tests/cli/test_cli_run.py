@@ -207,7 +207,7 @@ def test_a_thread_that_is_in_use_is_refused_or_waited_for(
     assert first.stdout is not None
     assert first.stdout.readline() == "reading\n"
     busy = shell.run("run", "flows:reading", "--thread", "t")
-    assert busy.code == 1
+    assert busy.code == 3
     assert "error: ThreadBusyError: thread 't' is in use by" in busy.err
     assert str(first.pid) in busy.err
     assert "--wait waits" in busy.err

@@ -14,6 +14,7 @@ import anyio.lowlevel
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import START, NodeBuilder, Pregel, Send, StateGraph, interrupt
 from pregel_async.channels import LastValue
+from pregel_async.runtime import Runtime, get_config
 
 
 def ran(what: str) -> None:
@@ -173,6 +174,17 @@ def reads_a_pipe(state: Hello) -> None:
 reading = StateGraph(Hello).add_node("reads", reads_a_pipe).add_edge(START, "reads")
 
 
+async def waits_for_a_file(state: Hello) -> None:
+    """Can be cancelled, unlike a function in a worker thread."""
+    print("waiting for a file", flush=True)
+    while not os.path.exists("open"):
+        await anyio.sleep(0.01)
+    ran("waited")
+
+
+waiting_first = StateGraph(Hello).add_sequence([waits_for_a_file, hello]).add_edge(START, "waits_for_a_file")
+
+
 async def blocks(state: Hello) -> None:
     """Keeps the event loop busy."""
     print("blocking", flush=True)
@@ -203,6 +215,20 @@ looping = StateGraph(Hello).add_node("again", again).add_edge(START, "again").ad
 
 
 NASTY = "\x1b[31m\x9b2J\u202e\u200b\x07\r\nforged line"
+
+
+@dataclass(frozen=True)
+class Customer:
+    name: str
+
+
+async def greet(state: Hello, runtime: Runtime[Customer]) -> dict[str, Any]:
+    config = get_config()
+    ran(f"greet {runtime.context.name} {config['configurable'].get('tone')}")
+    return {"name": runtime.context.name, "times": 1}
+
+
+with_context = StateGraph(Hello, context_schema=Customer).add_node("greet", greet).add_edge(START, "greet")
 
 
 class Nasty(TypedDict, total=False):
