@@ -236,7 +236,7 @@ def end(found: Found, outcome: RunOutcome, *, epoch: int) -> Changes[bool]:
     thread = replace(
         thread,
         rest=outcome.rest,
-        error=outcome.error,
+        error=None if outcome.error is None else replace(outcome.error, traceback=""),  # the run's row has it
         values=thread.values if outcome.values is None else outcome.values,
         interrupts=outcome.interrupts,
     )

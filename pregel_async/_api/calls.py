@@ -131,7 +131,13 @@ def stream(
 
 
 def check_call(
-    graph: Definition, given: Any, config: Config | None, options: StreamOptions, *, checks_context: bool
+    graph: Definition,
+    given: Any,
+    config: Config | None,
+    options: StreamOptions,
+    *,
+    checks_context: bool,
+    continues: bool,
 ) -> Settings:
     """Check a call that another process is to make. Raises as the call would, before it acquires its thread.
 
@@ -141,6 +147,7 @@ def check_call(
         config: the config.
         options: the options.
         checks_context: False if the context is made later.
+        continues: the thread may have a state to continue from.
 
     Returns:
         The settings of the call.
@@ -150,7 +157,9 @@ def check_call(
     asked = options.get("stream_mode")
     checked = _checked(graph, options, graph.stream_mode if asked is None else asked)
     call = _prepare(graph, given, config, options, checked)
-    read_call_input(graph.program, given, NO_CLASSES if graph.codec is None else graph.codec.kept_scalars)
+    call_input = read_call_input(graph.program, given, NO_CLASSES if graph.codec is None else graph.codec.kept_scalars)
+    if not continues:
+        call_input.require_input(graph.program, call.settings.thread_id)
     return call.settings
 
 

@@ -54,3 +54,8 @@ class OpenService:
         if row is None or row.hidden:
             raise RunNotFoundError(run_id)
         return row
+
+    async def has_begun(self, thread_id: str) -> bool:
+        """Return True if a thread has a checkpoint, or will have one when its open runs are executed."""
+        row = await self.runs.get_thread(thread_id)
+        return (row is not None and row.status == "busy") or await self.saver.read(thread_id) is not None

@@ -26,7 +26,7 @@ from .._runtime.platform.event_loops import sole_exception
 from ..errors import ConfigError
 from ..parts import StreamPart
 from ..runtime import RunControl
-from ..types import All, Config, Durability, StreamMode
+from ..types import All, Command, Config, Durability, StreamMode
 from .activation import ContextOf, Tools
 from .assistants import Assistant, assistants_of
 from .call import StoredCall, codec_of, digest_of, read_call, storable_config, write_call
@@ -212,6 +212,8 @@ class RunService:
         Raises:
             UnknownGraphError: there is no graph of this name.
             InvalidInputError, ConfigError: the graph would refuse the call. Nothing was stored.
+            EmptyInputError, InvalidResumeError: there is no input, and the thread has nothing to continue from. Nothing
+                was stored.
             UnstorableValueError: the input or the context cannot be stored.
             ThreadBusyError: `multitask` is "reject", and the thread has an open run. Nothing was stored.
             IdempotencyConflictError: the key was used for another request. Nothing was stored.
@@ -240,7 +242,14 @@ class RunService:
         )
         options = cast("Any", {**call.options, "context": context})
         here: Config = {**call.config, "configurable": {**keys, "thread_id": thread}}
-        settings = check_call(bound._definition, input, here, options, checks_context=self._context is None)
+        settings = check_call(
+            bound._definition,
+            input,
+            here,
+            options,
+            checks_context=self._context is None,
+            continues=await opened.has_begun(thread) if input is None or isinstance(input, Command) else True,
+        )
         codec = codec_of(bound)
         request = RunRequest(
             run_id=self._environment.new_id(),

@@ -14,7 +14,7 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, ThreadBusyError
 from pregel_async import START, Command, RunnableConfig, StateGraph
-from pregel_async.errors import ConfigError, InvalidInputError
+from pregel_async.errors import ConfigError, EmptyInputError, InvalidInputError, InvalidResumeError
 from pregel_async.runtime import Runtime
 from pregel_async.service import (
     Assistant,
@@ -232,6 +232,10 @@ async def test_what_start_refuses(saver: BaseCheckpointSaver) -> None:
             await service.start("agent", {"number": 1}, {"callbacks": [object()]})
         with pytest.raises(ConfigError):
             await service.start("agent", {"number": 1}, priority=101)
+        with pytest.raises(EmptyInputError):
+            await service.start("agent", thread_id="new")
+        with pytest.raises(InvalidResumeError):
+            await service.start("agent", Command(resume="yes"), thread_id="new")
         assert await service.count_runs() == 0
         await service.start("agent", {"number": 1})
         service._pending = (0.0, 0)
