@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
@@ -104,14 +104,17 @@ async def act_on(how: str, worker: RunService, run_id: str, saver: BaseCheckpoin
         async with RunService({"agent": gated(gate)}, saver) as successor:
             await successor.join(run_id)
     elif how == "storage fails":
-        commit = saver.commit
+        with pytest.MonkeyPatch.context() as patch:
 
-        async def fail(*_: object) -> None:
-            saver.commit = commit  # type: ignore[method-assign]
-            raise StorageError("the disk is away")
+            async def fail(*_: object) -> None:
+                patch.undo()
+                failed.set()
+                raise StorageError("the disk is away")
 
-        saver.commit = cast("Any", fail)  # type: ignore[method-assign]
-        gate.opened.set()
+            failed = anyio.Event()
+            patch.setattr(saver, "commit", fail)
+            gate.opened.set()
+            await failed.wait()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
