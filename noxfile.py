@@ -205,8 +205,8 @@ def coverage(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """Every example, the tutorial, and every block of README and docs."""
     install(session, "test")
-    tests = [f"tests/test_{name}.py" for name in ("examples", "tutorial", "docs", "chat_service", "background_service")]
-    pytest(session, "-n", "auto", "-q", *tests)
+    tests = [f"tests/test_{name}.py" for name in ("examples", "tutorial", "docs", "chat_service")]
+    pytest(session, "-n", "auto", "-q", *tests, "tests/serve/test_background_service.py")
 
 
 @nox.session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
@@ -93,6 +93,8 @@ async def test_leaving_does_not_stop_the_run(saver: BaseCheckpointSaver) -> None
 
 async def act_on(how: str, worker: RunService, run_id: str, saver: BaseCheckpointSaver, gate: Gate) -> None:
     """End a run that waits at a gate."""
+    if how == "timeout":
+        return  # the run ends by itself, on a slow machine before it is at the gate
     await gate.begun.wait()
     if how == "cancel":
         await worker.cancel(run_id)
@@ -102,22 +104,28 @@ async def act_on(how: str, worker: RunService, run_id: str, saver: BaseCheckpoin
         async with RunService({"agent": gated(gate)}, saver) as successor:
             await successor.join(run_id)
     elif how == "storage fails":
-        commit = saver.commit
+        with pytest.MonkeyPatch.context() as patch:
 
-        async def fail(*_: object) -> None:
-            saver.commit = commit  # type: ignore[method-assign]
-            raise StorageError("the disk is away")
+            async def fail(*_: object) -> None:
+                patch.undo()
+                failed.set()
+                raise StorageError("the disk is away")
 
-        saver.commit = cast("Any", fail)  # type: ignore[method-assign]
-        gate.opened.set()
+            failed = anyio.Event()
+            patch.setattr(saver, "commit", fail)
+            gate.opened.set()
+            await failed.wait()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("how", ["cancel", "timeout", "drain", "storage fails"])
-async def test_a_run_that_is_stopped(how: str, elsewhere: bool, saver: BaseCheckpointSaver) -> None:
+async def test_a_run_that_is_stopped(
+    how: str, elsewhere: bool, saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A follower in the worker's own process sees what all others see: the stream ends with the run, raises nothing,
     and continues with the attempt that continues the run."""
     gate = Gate()
+    monkeypatch.setattr(saver, "begins_commits", False)  # so that all commits are calls of `commit`
     async with (
         RunService({"agent": gated(gate)}, saver) as worker,
         RunService({"agent": gated(gate)}, saver, work=False) as web,
@@ -129,7 +137,8 @@ async def test_a_run_that_is_stopped(how: str, elsewhere: bool, saver: BaseCheck
         async with (web if elsewhere else worker).follow(run.run_id, stream_mode="updates") as parts:
             seen = [(part["type"], *part["data"]) async for part in parts]
         names = ["before"] if how in ("cancel", "timeout") else ["before", "wait", "after"]
-        assert [entry for entry in seen if entry[0] == "updates"] == [("updates", name) for name in names]
+        updates = [entry for entry in seen if entry[0] == "updates"]
+        assert updates == [("updates", name) for name in names] or (how == "timeout" and not updates)
         assert all(entry[0] != "error" for entry in seen)
 
 

@@ -13,7 +13,8 @@ import pytest
 from checkpoint_savers import SqliteSaver
 from pregel_async.service import RunService, Worker
 from tests.helpers.background_service import HANGS, BackgroundService
-from tests.serve.browser import Browser, Event, browsing
+
+from .browser import Browser, Event, browsing
 
 SECTIONS = ["What it is", "What it costs", "What to do"]
 DRAFTING = [("custom", f"drafting: {section}") for section in SECTIONS]
