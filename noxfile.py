@@ -173,6 +173,14 @@ def kills(session: nox.Session) -> None:
 
 
 @nox.session
+def storms(session: nox.Session) -> None:
+    """Workers and a client of one service, and a thousand kills, pauses and restarts of the workers (`-- --count N
+    --saver sqlite|postgres`): reports runs that were lost, doubled or wrong."""
+    install(session, "test")
+    session.run("python", "-m", "tests.storms", *session.posargs)
+
+
+@nox.session
 def planted(session: nox.Session) -> None:
     """Takes away, one at a time, the lines that keep the promises: the suite must notice each (`-- --only NAME`)."""
     install(session, "test")
