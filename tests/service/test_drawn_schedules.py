@@ -70,7 +70,7 @@ def of_process(saver: BaseCheckpointSaver, process: Process) -> Any:
 
         return call
 
-    class Runs(type(runs)):  # type: ignore[misc]
+    class Runs(type(runs)):
         async def transact(self, *args: Any, **kwargs: Any) -> Any:
             await process.may_write()
             return await super().transact(*args, **kwargs)

@@ -92,7 +92,7 @@ class Client:
                     "ask" if kind == "answer" else kind,
                     given,
                     thread_id=thread_id,
-                    multitask=multitask,  # type: ignore[arg-type]  # one of the three
+                    multitask=multitask,
                     idempotency_key=key,
                     durability=durability,
                     stream_mode=stream_mode,
@@ -128,7 +128,7 @@ class Client:
         while open_runs:
             run = open_runs.pop(0)
             try:
-                ended = (await _insisted(lambda run=run: self._service.join(run.run_id))).run  # type: ignore[misc]
+                ended = (await _insisted(lambda run=run: self._service.join(run.run_id))).run
             except RunNotFoundError:
                 status = "hidden"
                 self._note("joined", run.run_id, status=status, ended="")

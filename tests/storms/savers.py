@@ -28,5 +28,5 @@ async def opened_saver(source: str) -> AsyncIterator[BaseCheckpointSaver]:
         schema, _, conninfo = place.partition(":")
         made = PostgresSaver.from_conn_string(conninfo, schema=schema, setup=True)
     made.lease_seconds = LEASE_SECONDS
-    async with made as saver:  # type: ignore[attr-defined]  # both have it
+    async with made as saver:
         yield saver

@@ -109,7 +109,7 @@ class Storm:
                 self._continue_stopped(time.monotonic())
                 self._disturb()
             self._continue_stopped(float("inf"))
-            self._client.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+            self._client.stdin.close()
             self._client.stdin = None
             try:
                 self._client.communicate(timeout=patience)
