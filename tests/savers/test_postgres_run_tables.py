@@ -98,7 +98,7 @@ async def test_statements_use_indexes(schema: str) -> None:
         cursor = connection.cursor()
         await explained.get_run(cursor, "r1")
         await explained.get_thread(cursor, "t1")
-        await explained.queued(cursor, 100)
+        await explained.queued(cursor, ("graph",), 100)
         await explained.due(cursor, None, 100)
         await explained.active(cursor, 100)
         for query in (
