@@ -96,7 +96,7 @@ async def test_a_job_in_the_transaction_that_queues_a_thread(app: Any, jobs: str
         # The same session again: the path was local.
         lease = await saver.acquire("t", here("w"), now=saver.clock(), expires_at=LATER)
         assert await saver.runs.take(lease, 1, worker="w") is not None
-        assert await saver.runs.end(lease, "a", SUCCESS) is None
+        assert await saver.runs.end(lease, "a", SUCCESS)
     async with await psycopg.AsyncConnection.connect(conninfo(), autocommit=True) as connection:
         with pytest.raises(procrastinate.exceptions.ConnectorException) as caught:
             await app.configure_task("drain", connection=connection).defer_async()
