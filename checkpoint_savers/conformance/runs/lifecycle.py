@@ -42,10 +42,13 @@ class Lifecycle(RunSuite):
         assert (thread.status, thread.activation, thread.pending, thread.values) == ("idle", "none", 0, {"x": 1})
         await self.acquire(saver, "other")  # the lease was released in the same transaction
 
-    async def test_runs_by_id_and_queued_threads_by_route(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+    async def test_runs_by_id_and_queued_threads_by_route(
+        self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock
+    ) -> None:
         """A worker sees the threads whose next run is of a graph that it has."""
         for name in ("a", "b", "c"):
             await runs.start(name, request(name, assistant="other" if name == "b" else "graph"))
+            clock.now += 1
         assert {run.run_id for run in await runs.get_runs(("a", "c", "nothing"))} == {"a", "c"}
         assert await runs.get_runs(()) == ()
         assert [row.thread_id for row in await runs.queued(routes=("other", "unknown"))] == ["b"]
