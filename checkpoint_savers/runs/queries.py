@@ -127,7 +127,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
     Attributes:
         items: the rows.
-        next: pass it as `after` for the next page; None if there are no more rows.
+        next: pass it as `after` for the next page; None on the last page.
     """
 
     items: tuple[T, ...]

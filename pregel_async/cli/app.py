@@ -261,7 +261,7 @@ def worker(
 ) -> None:
     """Execute the runs that a service has accepted, until SIGTERM or Ctrl-C.
 
-    At the first signal the worker takes no more runs, stops its own at their next barrier, gives them back to other
+    At the first signal the worker stops to take runs, stops its own at their next barrier, gives them back to other
     workers, and exits with 0. A second signal cancels the tasks that are running, which other workers run again. A
     third one ends the process at once, as a crash does: another worker notices it and continues the runs.
     """

@@ -166,7 +166,7 @@ class Activation:
                 raise
             log.warning("run %s of thread %r was taken over by another worker", self.run_id, lease.thread_id)
         except BaseException as error:
-            # The rows stay as they are, and the keeper queues the thread again: it sees that nobody has the lease.
+            # The rows stay as they are, and the keeper queues the thread again: it sees that the lease is free.
             with anyio.CancelScope(shield=True):
                 await self._release(lease)
             if not isinstance(error, StorageError):

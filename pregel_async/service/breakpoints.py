@@ -17,7 +17,7 @@ async def is_at_breakpoint(
 ) -> bool:
     """Return True if a run's newest checkpoint is one at which it stops.
 
-    A resume passes the breakpoint at which the thread stands. So it must not be made for a run that has reached that
+    A resume passes the breakpoint at which the thread stopped. So it must not be made for a run that has reached that
     breakpoint itself.
 
     Args:

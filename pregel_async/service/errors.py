@@ -37,7 +37,7 @@ class ServiceBusyError(PregelError):
 
 
 class ServiceDrainingError(PregelError):
-    """This process shuts down and accepts no more runs. Nothing was stored: ask another process."""
+    """This process shuts down and refuses new runs. Nothing was stored: ask another process."""
 
     def __init__(self) -> None:
-        super().__init__("this process shuts down and accepts no more runs: nothing was stored. Ask another process")
+        super().__init__("this process shuts down and refuses new runs: nothing was stored. Ask another process")

@@ -188,8 +188,9 @@ def _scripts(folder: str) -> dict[str, Any]:
 
 
 async def _run(worker: Any) -> None:
-    """Run procrastinate's worker until it stops. If this is cancelled, no more jobs are fetched, and those that were
-    fetched are waited for.
+    """Run procrastinate's worker until it stops.
+
+    If this is cancelled, the worker stops to fetch jobs, and those that were fetched are waited for.
 
     Args:
         worker: the worker.
