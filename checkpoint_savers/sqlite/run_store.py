@@ -15,6 +15,7 @@ from . import runs, writing
 from .worker import Job, Worker
 
 T = TypeVar("T")
+QueryT = TypeVar("QueryT", RunQuery, ThreadQuery)
 Ts = TypeVarTuple("Ts")
 
 
@@ -99,38 +100,42 @@ class SqliteRuns(RunStore):
         return await self._read(runs.active, limit)
 
     async def find_runs(self, query: RunQuery, *, after: RowPosition | None, limit: int) -> list[RunRow]:
-        found: list[RunRow] = []
-        while len(found) < limit:
-            part = await self._read(runs.find_runs, query, after, limit - len(found))
-            found += part.found
-            if part.end is None:
-                break
-            after = part.end
-        return found
+        return await self._find(runs.find_runs, query, after, limit)
 
     async def find_threads(self, query: ThreadQuery, *, after: RowPosition | None, limit: int) -> list[RunThreadRow]:
-        found: list[RunThreadRow] = []
+        return await self._find(runs.find_threads, query, after, limit)
+
+    async def count_runs(self, query: RunQuery) -> int:
+        return await self._count(runs.count_runs, query)
+
+    async def count_threads(self, query: ThreadQuery) -> int:
+        return await self._count(runs.count_threads, query)
+
+    async def _find(
+        self,
+        work: Callable[[sqlite3.Cursor, QueryT, RowPosition | None, int], runs.Slice[list[T]]],
+        query: QueryT,
+        after: RowPosition | None,
+        limit: int,
+    ) -> list[T]:
+        """Return the first rows of a search, from as many slices as are needed."""
+        found: list[T] = []
         while len(found) < limit:
-            part = await self._read(runs.find_threads, query, after, limit - len(found))
+            part = await self._read(work, query, after, limit - len(found))
             found += part.found
             if part.end is None:
                 break
             after = part.end
         return found
 
-    async def count_runs(self, query: RunQuery) -> int:
-        part = await self._read(runs.count_runs, query, None)
+    async def _count(
+        self, work: Callable[[sqlite3.Cursor, QueryT, RowPosition | None], runs.Slice[int]], query: QueryT
+    ) -> int:
+        """Return the number of rows of a search, slice by slice."""
+        part = await self._read(work, query, None)
         count = part.found
         while part.end is not None:
-            part = await self._read(runs.count_runs, query, part.end)
-            count += part.found
-        return count
-
-    async def count_threads(self, query: ThreadQuery) -> int:
-        part = await self._read(runs.count_threads, query, None)
-        count = part.found
-        while part.end is not None:
-            part = await self._read(runs.count_threads, query, part.end)
+            part = await self._read(work, query, part.end)
             count += part.found
         return count
 
