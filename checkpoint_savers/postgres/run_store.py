@@ -112,6 +112,9 @@ class PostgresRuns(RunStore):
     def notify(self) -> None:
         """Notify the waiting tasks of this process now, and those of others soon."""
         self.changes.notify()
+        self.announce()
+
+    def announce(self) -> None:
         with contextlib.suppress(SaverClosedError):  # others find the change when they look
             self._opened().announce(self._payload)
 

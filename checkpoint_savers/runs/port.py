@@ -192,6 +192,13 @@ class RunStore(ABC):
                 self.changes.notify()
         return number
 
+    def announce(self) -> None:
+        """Have other processes look soon, although no row of runs has changed: the events of a run are stored.
+
+        Stores whose `has_changed_elsewhere` finds that by itself need not implement it.
+        """
+        return
+
     async def has_changed_elsewhere(self) -> bool:
         """Return True if another process may have changed something since the last call. The default assumes so."""
         return True

@@ -54,6 +54,8 @@ class _HeldSaver:
             await self._take_first()(commit)
         else:
             await self._saver.commit(lease, commit)
+            if commit.events and self._saver.runs is not None:
+                self._saver.runs.announce()  # followers in other processes wait for them
 
     def begin_commit(self, lease: Lease, commit: Commit, waiter: Waiter) -> Callable[[], None]:
         return self._saver.begin_commit(lease, _unreleasing(commit), waiter)
