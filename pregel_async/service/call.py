@@ -101,17 +101,16 @@ def write_call(call: StoredCall, codec: Codec) -> bytes:
     return seal(msgspec.msgpack.encode(fields))
 
 
-def digest_of(graph: str, thread_id: str | None, call: StoredCall, codec: Codec) -> bytes:
-    """Return a digest of a request: equal for equal calls in all processes.
+def digest_of(options: Mapping[str, Any], call: StoredCall, codec: Codec) -> bytes:
+    """Return a digest of a request: equal for equal requests in all processes.
 
     Args:
-        graph: the graph's name.
-        thread_id: the thread that was asked for; None for a new one.
+        options: what was asked for besides the call: the graph, the thread, and the options of the run.
         call: the call.
         codec: of its graph.
     """
-    digest = blake2b(msgspec.msgpack.encode([graph, thread_id]), digest_size=16)
-    for name, value in _fields(call).items():
+    digest = blake2b(digest_size=16)
+    for name, value in {**_fields(call), "options": options}.items():
         digest.update(msgspec.msgpack.encode([name, codec.digestible(value, channel=name)]))
     return digest.digest()
 

@@ -192,7 +192,8 @@ class RunService:
             config: as for `ainvoke`; or a thread's id. It is stored, and so must not have callbacks.
             thread_id: the thread, which may be new; None for that of the config, or for a new one.
             context: what nodes get. It is stored with the run. A `context=` of the service is used in its place.
-            metadata: JSON values by which the run can be searched.
+            metadata: JSON values by which the run can be searched. Those of `config` are the thread's: keys that the
+                thread lacks are set.
             multitask: what to do if the thread has open runs. "enqueue": run after them; "reject": refuse this one;
                 "interrupt": cancel them; "rollback": cancel them, and delete what they have stored.
             idempotency_key: a unique name for the request. A second request with the same key and arguments returns the
@@ -262,8 +263,11 @@ class RunService:
             time_limit=_seconds_or_none("time_limit", time_limit),
             max_stalls=_whole_number("max_stalls", max_stalls, 1, 1_000_000),
             idempotency_key=idempotency_key,
-            digest=b"" if idempotency_key is None else digest_of(graph, named, call, codec),
         )
+        if idempotency_key is not None:
+            asked = {"graph": graph, "thread_id": named, "after": str(after), "metadata": request.metadata}
+            asked |= {name: getattr(request, name) for name in ("multitask", "priority", "time_limit", "max_stalls")}
+            request = msgspec.structs.replace(request, digest=digest_of(asked, call, codec))
         await self._require_room()
         row = await opened.runs.start(thread, request, metadata=settings.thread_metadata)
         if multitask in ("interrupt", "rollback"):
@@ -517,7 +521,7 @@ class RunService:
         return self._require_open().graph(name)
 
     def drain(self, reason: str = "shutdown") -> None:
-        """Accept and take no more runs in this process, and stop its runs at their next barrier.
+        """Stop to accept and take runs in this process, and stop its runs at their next barrier.
 
         They are given back, and other workers continue them. The call does not wait for them.
 

@@ -211,6 +211,8 @@ async def test_one_request_with_one_key(saver: BaseCheckpointSaver) -> None:
         assert (again.run_id, again.status) == (first.run_id, "success")
         with pytest.raises(IdempotencyConflictError):
             await service.start("agent", {"log": ["2"]}, thread_id="t", idempotency_key="k")
+        with pytest.raises(IdempotencyConflictError):
+            await service.start("agent", {"log": ["1"]}, thread_id="t", idempotency_key="k", metadata={"n": 1})
         assert (await service.graph("agent").aget_state("t")).values == {"log": ["1", "a"]}
         elsewhere = [await service.start("agent", {}, idempotency_key="new thread") for _ in range(2)]
         assert len({(run.run_id, run.thread_id) for run in elsewhere}) == 1
