@@ -80,6 +80,7 @@ class WorkLoop:
         self._refused: set[str] = set()  # threads to try later
         self._freed = anyio.Event()
         self._alone = False  # a run in quarantine is executed: no other one is taken
+        self._clears_until = 0.0  # until then (monotonic) only runs in quarantine are taken, which wait for idleness
         self._draining = anyio.Event()
         self._background: TaskGroup
         self._group: TaskGroup
@@ -134,13 +135,24 @@ class WorkLoop:
         return True
 
     def _can_start(self, thread: RunThreadRow) -> bool:
-        is_suspect = thread.stalls >= QUARANTINE
-        return bool(self.free) and thread.thread_id not in self._active and not (is_suspect and self._active)
+        if not self.free or thread.thread_id in self._active:
+            return False
+        if thread.stalls < QUARANTINE:
+            return self.environment.monotonic() >= self._clears_until
+        if not self._active:
+            return True
+        seconds = self._tools.saver.lease_seconds
+        if self._tools.saver.clock() - thread.activation_at > seconds:
+            # It has waited long for a worker without other runs. This one stops to take others, to become one.
+            self._clears_until = self.environment.monotonic() + seconds
+        return False
 
     def _start(self, thread: RunThreadRow) -> anyio.Event:
         """Start to work on a thread. Return an event that is set at the end."""
         ended = anyio.Event()
         self._alone = thread.stalls >= QUARANTINE
+        if self._alone:
+            self._clears_until = 0.0
         self._active[thread.thread_id] = activation = Activation(self._tools, thread)
         start_soon(self._group, self._work_on, thread.thread_id, activation, ended)
         return ended
@@ -162,7 +174,8 @@ class WorkLoop:
                     return
                 await self.environment.sleep(RETRY_AFTER)
             else:
-                await self._freed.wait()
+                with anyio.move_on_after(LOOK_EVERY):
+                    await self._freed.wait()
 
     async def _work_on(self, thread_id: str, activation: Activation, ended: anyio.Event) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -189,6 +190,38 @@ async def test_quarantine(saver: BaseCheckpointSaver, clock: Clock) -> None:
         gate.opened.set()
         assert (await service.join(suspect.run_id)).status == "success"
         assert (await service.join(run.run_id)).status == "success"
+
+
+async def test_quarantine_on_a_busy_worker(saver: BaseCheckpointSaver, clock: Clock) -> None:
+    """P16: a run that has waited in quarantine for longer than a lease gets a worker to itself: the worker stops to
+    take others until it has none."""
+    suspect_gate, busy, later = Gate(), Gate(), Gate()
+    graphs = {"suspect": gated(suspect_gate), "busy": gated(busy), "later": gated(later)}
+    async with RunService(graphs, saver, work=False) as web:
+        suspect = await web.start("suspect", {}, thread_id="t")
+        for _ in range(2):
+            await take(saver)
+            clock.ahead += saver.lease_seconds
+            runs = saver.runs
+            assert runs is not None
+            for active in await runs.active():
+                await runs.requeue(active.thread)
+        first = await web.start("busy", {}, thread_id="b", priority=1)
+        async with RunService(graphs, saver) as service:
+            await busy.begun.wait()
+            clock.ahead += saver.lease_seconds + 1
+            await service.start("busy", {}, thread_id="c", after=timedelta(hours=1))  # a change, so that workers look
+            await anyio.wait_all_tasks_blocked()
+            last = await service.start("later", {}, thread_id="d", priority=-1)
+            await anyio.wait_all_tasks_blocked()
+            assert not suspect_gate.begun.is_set() and not later.begun.is_set()
+            busy.opened.set()
+            await suspect_gate.begun.wait()
+            assert not later.begun.is_set()
+            later.opened.set()
+            suspect_gate.opened.set()
+            for run in (first, suspect, last):
+                assert (await service.join(run.run_id)).status == "success"
 
 
 async def test_a_cancelled_run_of_a_dead_worker(saver: BaseCheckpointSaver, clock: Clock) -> None:
