@@ -18,7 +18,7 @@ import typer
 from .database import Database, DbOption, PostgresOption, SchemaOption
 from .exit_codes import JsonOption, TracebackOption, report_errors
 from .history import HistoryQuery, print_rows, read_history
-from .json_options import parse_json, parse_pairs
+from .json_options import InputOption, ResumeOption, parse_json, parse_pairs
 from .run_command import RunArguments, run_graph
 from .runs import runs
 from .target import NotStoredError, UsageError, attach, load, load_service
@@ -99,14 +99,8 @@ def _main(
 @app.command()
 def run(
     graph: GraphArgument,
-    input: Annotated[
-        str | None,
-        typer.Option("--input", "-i", metavar="JSON", help="The input: JSON, @FILE, or - for standard input."),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option("--resume", "-r", metavar="JSON", help="The answer to the open question, or {id: answer, ...}."),
-    ] = None,
+    input: InputOption = None,
+    resume: ResumeOption = None,
     thread: ThreadOption = None,
     db: DbOption = "pregel.db",
     postgres: PostgresOption = None,

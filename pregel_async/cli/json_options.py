@@ -6,9 +6,20 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from .target import UsageError
+
+InputOption = Annotated[
+    str | None,
+    typer.Option("--input", "-i", metavar="JSON", help="The input: JSON, @FILE, or - for standard input."),
+]
+ResumeOption = Annotated[
+    str | None,
+    typer.Option("--resume", "-r", metavar="JSON", help="The answer to the open question, or {id: answer, ...}."),
+]
 
 
 def parse_json(text: str | None, source: str = "--input") -> Any:

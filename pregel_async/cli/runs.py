@@ -17,7 +17,7 @@ from ..types import Command, StreamMode
 from .database import run_with_service
 from .exit_codes import FAILED, JsonOption, TracebackOption, report_errors
 from .formatting import escape, format_columns, print_json
-from .json_options import parse_json, parse_pairs
+from .json_options import InputOption, ResumeOption, parse_json, parse_pairs
 from .target import UsageError
 
 runs = typer.Typer(help="Look after the runs of a service.", no_args_is_help=True, rich_markup_mode=None)
@@ -65,14 +65,8 @@ ModesOption = Annotated[
 def start(
     service: ServiceArgument,
     graph: Annotated[str, typer.Argument(metavar="GRAPH", help="The name of the graph in the service.")],
-    input: Annotated[
-        str | None,
-        typer.Option("--input", "-i", metavar="JSON", help="The input: JSON, @FILE, or - for standard input."),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option("--resume", "-r", metavar="JSON", help="The answer to the open question, or {id: answer, ...}."),
-    ] = None,
+    input: InputOption = None,
+    resume: ResumeOption = None,
     thread: Annotated[
         str | None, typer.Option("--thread", "-t", metavar="ID", help="The thread; made up if left out.")
     ] = None,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,23 +11,10 @@ from checkpoint_savers import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError
 from pregel_async.errors import InvalidCursorError
 from pregel_async.service import RunNotFoundError, RunService
-from tests.helpers.each_saver import SAVERS, opened
 
 from .graphs import Gate, asking, failing, gated, steps
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(autouse=True)
-async def within_time() -> AsyncIterator[None]:
-    with anyio.fail_after(30):
-        yield
-
-
-@pytest.fixture(params=SAVERS)
-async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
-    async with opened(request.param, tmp_path) as saver:
-        yield saver
 
 
 async def names(service: RunService, run_id: str, **options: Any) -> list[str]:

@@ -22,12 +22,6 @@ from .graphs import Gate, asking, gated, steps
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(autouse=True)
-async def within_time() -> AsyncIterator[None]:
-    with anyio.fail_after(30):
-        yield
-
-
 class Clock:
     """The system's clock, which runs also in the runs' environment, and can be set forward."""
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -27,23 +26,10 @@ from pregel_async.service import (
     UnknownGraphError,
     Worker,
 )
-from tests.helpers.each_saver import SAVERS, opened
 
 from .graphs import Gate, Log, asking, failing, gated, steps
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(autouse=True)
-async def within_time() -> AsyncIterator[None]:
-    with anyio.fail_after(30):
-        yield
-
-
-@pytest.fixture(params=SAVERS)
-async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseCheckpointSaver]:
-    async with opened(request.param, tmp_path) as saver:
-        yield saver
 
 
 async def test_from_start_to_result(saver: BaseCheckpointSaver) -> None:
