@@ -18,12 +18,6 @@ from .schedules import Clock, stopping
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(autouse=True)
-async def within_time() -> AsyncIterator[None]:
-    with anyio.fail_after(8):
-        yield
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()

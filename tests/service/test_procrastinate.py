@@ -24,12 +24,6 @@ from pregel_async.service import ProcrastinateDispatcher
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 
-@pytest.fixture(autouse=True)
-async def within_time() -> AsyncIterator[None]:
-    with anyio.fail_after(60):
-        yield
-
-
 @pytest.fixture
 def jobs() -> Iterator[str]:
     with new_schema() as schema:
