@@ -22,7 +22,7 @@ from .collisions import FEW, check_maps
 from .plain_scalars import plain_maker
 from .reading import Changed, Loader, Misfit, ObjectReader, UnknownTag
 from .registered import CustomShape, Registered, explain, full_name, shape_of
-from .runtime_types import RUNTIME_READERS, TolerantTags
+from .runtime_types import RUNTIME_READERS, PlainTags, TolerantTags
 from .shape import Shape
 from .writing import SCALARS, NodeValueWriter, Refused, ValueWriter, all_plain, is_plain, pack
 
@@ -31,6 +31,7 @@ T = TypeVar("T")
 _READERS: Final = {**scalars.READERS, **containers.READERS}
 _QUICK: Final = {**scalars.WRITERS, **containers.WRITERS}
 _CAREFUL: Final = {**_QUICK, **scalars.CAREFUL}
+_PLAIN_LOADER: Final = Loader(_READERS, PlainTags())
 _LOOKED_AT: Final = SCALARS - scalars.CAREFUL.keys()
 _CANONICAL: Final = canonical.WRITERS
 _CAREFUL_CANONICAL: Final = {**_CANONICAL, **scalars.CAREFUL}
@@ -318,6 +319,24 @@ class Codec:
         """
         tags: dict[str, ObjectReader] = {**RUNTIME_READERS, **self._tags}
         return self._decoded(Loader(_READERS, TolerantTags(tags)), data, channel)
+
+    def decode_plain(self, data: bytes | memoryview, *, channel: str) -> object:
+        """Decode bytes without classes: every object of a registered type is read as a `StoredObject`, as it is stored.
+
+        No code of a class runs, and the codec's registrations make no difference. Types that need no registration
+        are decoded as usual.
+
+        Args:
+            data: the bytes.
+            channel: the value's channel, for errors.
+
+        Returns:
+            The value.
+
+        Raises:
+            CorruptCheckpointError: the bytes are damaged.
+        """
+        return self._decoded(_PLAIN_LOADER, data, channel)
 
     def runtime_object(self, tag: str, fields: dict[str, object]) -> object:
         """Return an object of a class of the runtime, or a `StoredObject` if the codec does not have the class.

@@ -78,6 +78,20 @@ class TolerantTags:
         return _TolerantReader(tag, self._tags.get(tag))
 
 
+class PlainTags:
+    """Readers by tag that create a `StoredObject`, whether or not the class is known."""
+
+    __slots__ = ()
+
+    def get(self, tag: str) -> ObjectReader:
+        """Return the reader for a tag.
+
+        Args:
+            tag: the stored name.
+        """
+        return RUNTIME_READERS.get(tag) or _TolerantReader(tag, None)
+
+
 class _TolerantReader:
     __slots__ = ("_known", "_tag")
 
