@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from ..records import Shared, StoredObject
 from .reading import Damaged, ObjectReader
-from .shape import mapping
+from .shape import mapping, named_parts
 
 RUNTIME_TAGS: Final = (
     "checkpoint_savers.Item",
@@ -35,9 +35,6 @@ _IN_ORDER: Final[Mapping[str, Sequence[str]]] = {
     "pregel_async.RecordedFailureError": ("type", "message"),
 }
 """The fields of objects that are stored as lists, without names."""
-
-_MODEL_PARTS: Final = [dict, list, dict, dict]
-"""The parts of a stored pydantic model: fields, names of the fields that were set, extra and private values."""
 
 
 class _DataReader:
@@ -109,13 +106,8 @@ class _TolerantReader:
 
 def _fields_of(state: object) -> dict[str, object]:
     """Return the parts of an object of which only the stored form is known."""
-    if type(state) is dict:
-        return cast("dict[str, object]", state)
-    if type(state) is list:
-        parts = cast("list[object]", state)
-        if [type(part) for part in parts] == _MODEL_PARTS:
-            return {**cast("dict[str, object]", parts[2]), **cast("dict[str, object]", parts[0])}
-    return {"value": state}
+    parts = named_parts(state)
+    return {"value": state} if parts is None else {**parts}
 
 
 class _SharedReader:

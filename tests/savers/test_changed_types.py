@@ -126,13 +126,15 @@ def test_the_error_names_the_class_and_the_part() -> None:
     with pytest.raises(StoredTypeChangedError, match="is member 'RED'.*keep the old name.*an alias") as raised:
         reread_as(Color, enum.Enum("Color", ["BLUE"]), Color.RED)
     assert raised.value.field == "RED"
-    for one, other, value in [(Then, Color, Then("a")), (Struct, Model, Struct("a")), (Color, Struct, Color.RED)]:
+    for one, other, value in [(Then, Color, Then("a")), (Color, Struct, Color.RED), (Color, Model, Color.RED)]:
         with pytest.raises(StoredTypeChangedError, match="does not fit .*with_type"):
             reread_as(one, other, value)
 
     def decode(state: Any) -> Any:
         return Now(**state)
 
+    assert reread_as(Struct, Model, Struct("a")) == Model(name="a")
+    assert reread_as(Model, Then, Model(name="a")) == Then("a")
     stored = Codec().with_types(Then, tag="T").encode(Then("pen"), channel="k")
     with pytest.raises(StoredTypeChangedError, match="'vat'") as caught:
         Codec().with_type(Now, tag="T", encode=dataclasses.asdict, decode=decode).decode(stored, channel="k")
