@@ -153,6 +153,20 @@ def compile_row_filter(filter: Mapping[str, Any], codec: Codec) -> tuple[bytes, 
     return data, accepts
 
 
+def error_of(row: Row, codec: Codec) -> CheckpointError | None:
+    """Return the error that reading a row raises; None if the row can be read.
+
+    Args:
+        row: as the database returned it.
+        codec: decodes the value.
+    """
+    try:
+        item_of(row, codec, Item)
+    except CheckpointError as error:
+        return error
+    return None
+
+
 def _head(space: bytes, name: bytes) -> bytes:
     return b"".join((space, name, b"\0"))
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from anyio import to_thread
 
 from checkpoint_savers import (
     BaseCheckpointSaver,
     Codec,
     StoredObject,
     StoredTypeChangedError,
+    SyncCallError,
     TypeVersionError,
     UpcastError,
     stored_type,
@@ -144,6 +146,39 @@ async def test_an_item_of_a_store_is_upcast(tmp_path: Path) -> None:
     async with SqliteStore.from_conn_string(path, codec=lacking) as store:
         with pytest.raises(StoredTypeChangedError, match=r"^item 'ink'.*lacks field 'price'.*return from upcast\[1\]"):
             await store.asearch(("a",))
+
+
+@pytest.mark.one_loop
+async def test_a_store_is_checked_before_a_deployment(tmp_path: Path) -> None:
+    """`acheck` returns the errors of all unreadable items of a namespace, and changes nothing."""
+    path, clock = tmp_path / "items.db", [0.0]
+    ttl: Any = {"default_ttl": 1}
+    settings: Any = {"ttl": ttl, "clock": lambda: clock[0]}
+    async with SqliteStore.from_conn_string(path, codec=Codec().with_types(Old), **settings) as store:
+        for number in range(3):
+            await store.aput(("a", "b"), f"pen {number}", {"item": Old("pen", 100)})
+        await store.aput(("c",), "ink", {"item": Old("ink", 100)})
+        await store.aput(("a",), "none", {"item": None})
+    fails = {1: lambda fields: {"name": "", "price": 1} if fields["name"] == "ink" else fields}
+    broken = Codec().with_types(New, version=2, upcast=fails)
+    async with SqliteStore.from_conn_string(path, codec=broken, **settings) as store:
+        errors = await store.acheck()
+        assert sorted(str(error)[:12] for error in errors) == [f"item 'pen {n}'" for n in range(3)]
+        assert {type(error) for error in errors} == {StoredTypeChangedError}
+        assert len(await store.acheck(("a",), limit=2)) == 2
+        assert await store.acheck(("c",)) == []
+        assert len(await to_thread.run_sync(store.check)) == 3
+        clock[0] = 59.0
+        assert len(await store.acheck(limit=9)) == 3
+        with pytest.raises(SyncCallError, match="acheck"):
+            store.check()
+        with pytest.raises(ValueError, match="limit"):
+            await store.acheck(limit=-1)
+    async with SqliteStore.from_conn_string(path, codec=Codec().with_types(New), **settings) as store:
+        assert await store.acheck() == []
+        assert len(await store.asearch((), refresh_ttl=False)) == 5
+        clock[0] = 61.0  # the checks have refreshed no ttl
+        assert await store.asearch(()) == []
 
 
 MADE: ContextVar[tuple[Any, list[Any]]] = ContextVar("MADE")
