@@ -7,8 +7,8 @@ all others. So the size of a board, and of a checkpoint, depends on the stored v
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Set
+from typing import Any, Final
 
 from ..channels import MISSING
 from ..channels.abc import AnyChannel
@@ -16,6 +16,9 @@ from ..errors import EmptyChannelError
 from .isolation import KnownCopiers, isolate
 from .naming import FoldMessageIds
 from .program import Node, Program, Router, Write
+
+NOTHING_AMENDED: Final[frozenset[str]] = frozenset()
+"""The value of `Board.amended` if no call has changed the open superstep's board."""
 
 
 class Board:
@@ -61,12 +64,13 @@ class Board:
         self.seen: dict[str, dict[str, int]] = {}
         self.values: dict[str, Any] = program.initial.copy()
         self.copiers: KnownCopiers = {}
-        self.updated: Iterable[str] = ()
-        self.changed: list[str] = []
+        # Tuples and a frozenset: Python's collector visits the lists and sets of all waiting runs again and again.
+        self.updated: tuple[str, ...] = ()
+        self.changed: tuple[str, ...] = ()
+        self.amended: Set[str] = NOTHING_AMENDED
         self.fleeting: set[str] = set()
         self.ran: tuple[str, ...] = ()
         self.remaining = 0
-        self.amended: set[str] = set()
         for name in program.restless:
             self.channels[name] = program.channels[name].fresh()
             self.fleeting.add(name)
@@ -105,7 +109,7 @@ class Board:
                 updated.append(name)
                 if name in program.keys:
                     board.values[name] = channel.get()
-        board.updated = sorted(updated)
+        board.updated = tuple(sorted(updated))
         return board
 
     def read(self, name: str) -> Any:
