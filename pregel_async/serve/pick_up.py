@@ -96,7 +96,7 @@ class _ThreadScanner:
         A failure is logged and not raised: it would end the application, and the next scan may succeed.
         """
         found: dict[str, tuple[int, CheckpointId | None]] = {}
-        now = self._service.graphs[0].environment.now()
+        now = self._saver.clock()
         try:
             async with aclosing(self._saver.alist_threads()) as threads:
                 async for thread in threads:
