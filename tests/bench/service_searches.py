@@ -49,6 +49,7 @@ class Timed(RunSearches):
     async def _all(self, cursor: Any, statement: str, *parameters: object) -> list[Any]:
         text = "EXPLAIN (ANALYZE, TIMING OFF) " + statement.format(s=self._schema)
         times: list[float] = []
+        plan = ""
         for _ in range(3):
             await cursor.execute(text.encode(), parameters)
             plan = "\n".join([line for (line,) in await cursor.fetchall()])

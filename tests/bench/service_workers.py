@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -122,7 +122,7 @@ class WorkerProcess:
 
 
 @contextmanager
-def new_source(kind: str) -> Iterator[str]:
+def new_source(kind: str) -> Generator[str]:
     """Return an empty file or schema for a saver."""
     if kind == "sqlite":
         with tempfile.TemporaryDirectory() as path:
@@ -139,7 +139,7 @@ def new_source(kind: str) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def client(source: str, lease: float = 30.0) -> AsyncIterator[RunService]:
+async def client(source: str, lease: float = 30.0) -> AsyncGenerator[RunService]:
     """Open a service that executes nothing."""
     async with (
         saver_of(source, lease) as saver,  # type: ignore[attr-defined]  # both classes can be opened
