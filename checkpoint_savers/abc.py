@@ -31,8 +31,8 @@ class BaseCheckpointSaver(SaverPort):
 
     Args:
         codec: turns values into bytes; register your own types here (`Codec().with_types(Invoice)`).
-        clock: returns the time in unix seconds, for calls outside of a run (deleting a thread checks whether a lease is
-            live).
+        clock: returns the time in unix seconds, by which leases are acquired, renewed and compared. Processes that
+            share a storage need the same.
     """
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:

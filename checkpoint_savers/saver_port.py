@@ -51,7 +51,8 @@ class SaverPort(ABC):
 
     Attributes:
         codec: turns values into bytes.
-        clock: returns the time in unix seconds, for calls outside of a run.
+        clock: returns the time in unix seconds, by which leases are acquired, renewed and compared. Processes that
+            share a storage need the same.
         lease_seconds: seconds after which a lease expires unless it is renewed. Runs renew theirs three times in that
             time. Set it before the saver is used, to the same number in all processes.
         commit_is_shielded: True if a cancel scope cannot interrupt `commit`, even a scope that is cancelled before the

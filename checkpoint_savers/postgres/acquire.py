@@ -16,6 +16,7 @@ from .escaping import escape
 from .group_commit import QueuedWrite
 from .rows import owner_of, owner_text, to_checkpoint_id_or_none
 from .schema import SAVER
+from .server_clock import SERVER_TIME, ServerClock, counter
 
 # `seen` reads each thread and decides whether its lease is free. `free` locks the row only if it is still as it was
 # seen, and skips rows that another connection has locked: a batch never waits for one busy thread. `made` inserts
@@ -52,7 +53,7 @@ WITH job AS MATERIALIZED (
     RETURNING thread_id, epoch
 )
 SELECT s.n, coalesce(taken.epoch, made.epoch), taken.newest, s.thread IS NULL OR s.is_free, s.epoch, s.holder, s.until,
-    s.version, s.is_ours
+    s.version, s.is_ours, {time}
 FROM seen s LEFT JOIN taken USING (n) LEFT JOIN made ON made.thread_id = s.thread_id
 """
 
@@ -77,11 +78,13 @@ class AcquireStatement:
     Args:
         schema: quoted.
         name: how messages name the database.
+        clock: corrected by each answer.
     """
 
-    def __init__(self, schema: str, name: str) -> None:
-        self._statement = _STATEMENT.format(s=schema, version=SAVER.version).encode()
+    def __init__(self, schema: str, name: str, clock: ServerClock) -> None:
+        self._statement = _STATEMENT.format(s=schema, version=SAVER.version, time=SERVER_TIME).encode()
         self._name = name
+        self._clock = clock
 
     async def store(self, cursor: PostgresCursor, writes: Sequence[LeaseRequest]) -> list[LeaseRequest]:
         """Execute a batch of requests. See `group_commit.StoreBatch`.
@@ -102,10 +105,13 @@ class AcquireStatement:
             [write.expires_at for write in writes],
             [write.dead for write in writes],
         ]
+        sent = counter()
         await cursor.execute(self._statement, parameters, binary=True)
+        answers, received = await cursor.fetchall(), counter()
         again: list[LeaseRequest] = []
-        for n, epoch, newest, was_free, seen, holder, until, version, is_ours in await cursor.fetchall():
+        for n, epoch, newest, was_free, seen, holder, until, version, is_ours, now in answers:
             write = writes[n]
+            self._clock.update(sent, now, received)
             if not is_ours:
                 # A later version has upgraded the tables since this saver was opened.
                 write.error = UnsupportedFormatError(self._name, version, SAVER.version)

@@ -15,6 +15,7 @@ from ..opening import OpenedAsync, never_closed
 from . import schema as tables
 from .connections import Pool, PostgresCursor, Source
 from .driver import Driver
+from .server_clock import ServerClock
 
 
 class PostgresClient(OpenedAsync):
@@ -57,6 +58,7 @@ class PostgresClient(OpenedAsync):
         self.reconnect_timeout = read_seconds("reconnect_timeout", reconnect_timeout, zero=True, endless=True)
         self._source = Source(conn, schema=schema, pool_size=pool_size, reconnect_timeout=self.reconnect_timeout)
         self._sets_up = setup
+        self._server_clock = ServerClock()
         return quoted
 
     @classmethod
@@ -110,9 +112,7 @@ class PostgresClient(OpenedAsync):
         return partial(self._source.run_on_new_connection, self._preparing(sets_up=self._sets_up))
 
     def _preparing(self, *, sets_up: bool) -> Callable[[PostgresCursor], Awaitable[None]]:
-        return partial(
-            tables.setup if sets_up else tables.check, schema=self.schema, name=self._source.name, layout=self._layout
-        )
+        return partial(_prepare, sets_up, self._server_clock, self.schema, self._source.name, self._layout)
 
     def _check_not_open(self) -> None:
         if self._driver is not None:
@@ -154,6 +154,13 @@ class PostgresClient(OpenedAsync):
             # A finalizer must not block, so it asks the loop to close the connections and does not join it.
             driver.stop()
             warn(never_closed(self, self._source.name), ResourceWarning, source=self)
+
+
+async def _prepare(
+    sets_up: bool, clock: ServerClock, schema: str, name: str, layout: tables.Layout, cursor: PostgresCursor
+) -> None:
+    await (tables.setup if sets_up else tables.check)(cursor, schema, name, layout)
+    await clock.read(cursor)
 
 
 def do_nothing() -> None:

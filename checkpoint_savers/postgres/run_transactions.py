@@ -43,6 +43,7 @@ from .run_rows import (
     thread_values,
 )
 from .schema import SAVER
+from .server_clock import SERVER_TIME
 from .writing import CHANNEL, LeasedWrite, WriteStatements, notify_payload
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ _LOCK_LEASED: Final = """
 SELECT epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE thread_id = %b FOR UPDATE
 """
 _READ_THREAD: Final = f"""
-SELECT extract(epoch FROM clock_timestamp())::float8, pg_current_xact_id()::text,
+SELECT {SERVER_TIME}, pg_current_xact_id()::text,
     (SELECT max(version) FROM {{s}}.pregel_saver_version), {THREAD_COLUMNS}
 FROM {{s}}.pregel_run_threads r LEFT JOIN {{s}}.pregel_threads t ON t.thread_id = r.thread_id WHERE r.thread_id = %b
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -73,7 +72,8 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         busy_timeout: seconds to wait for another connection's lock, before `StorageLockedError`.
         reconnect_timeout: seconds for which a verb tries to reach the server again after the connection broke, or waits
             for a connection of the pool, before `StorageError`.
-        clock: returns the time in unix seconds, as for every saver.
+        clock: returns the time in unix seconds, as for every saver. None for the server's time, which is the same for
+            all machines; leases are timed by it.
 
     Raises:
         ValueError: `schema` is not a schema's name, `conn` or `listen` cannot be read, or a number is out of its range.
@@ -96,9 +96,8 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         writers: int = 2,
         busy_timeout: float = 5.0,
         reconnect_timeout: float = 10.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(codec=codec, clock=clock)
         name = self._configure(
             conn,
             schema=schema,
@@ -107,6 +106,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
             busy_timeout=busy_timeout,
             reconnect_timeout=reconnect_timeout,
         )
+        super().__init__(codec=codec, clock=clock or self._server_clock)
         if writers < 1:
             raise ValueError("writers is 1 or more")
         direct = self._source.conninfo if listen is True else with_defaults(listen) if listen else ""
@@ -115,8 +115,8 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         self._direct = direct
         self._writers = writers
         self._reading = ReadStatements(name)
-        self._writing = WriteStatements(name, schema)
-        self._acquiring = AcquireStatement(name, self._source.name)
+        self._writing = WriteStatements(name, schema, self._server_clock)
+        self._acquiring = AcquireStatement(name, self._source.name, self._server_clock)
         self._upkeep = UpkeepStatements(name, schema, self._source.name, self.busy_timeout)
         self._open: ConnectedSaver | None = None
         self._numbers = WriteNumbers()
@@ -137,7 +137,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         writers: int = 2,
         busy_timeout: float = 5.0,
         reconnect_timeout: float = 10.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> Self:
         """Return a saver to be opened with `async with`.
 
@@ -151,7 +151,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
             writers: number of transactions, as for the class.
             busy_timeout: seconds, as for the class.
             reconnect_timeout: seconds, as for the class.
-            clock: unix seconds, as for the class.
+            clock: as for the class.
 
         Returns:
             The saver, not open yet.
@@ -367,8 +367,7 @@ def _runs_of(saver: PostgresSaver) -> PostgresRuns:
         saver._run,
         transactions,
         RunSearches(name),
-        # The server's clock is the same for all machines. Only tests pass one of their own.
-        clock=lambda: None if saver.clock is time.time else saver.clock(),
+        clock=lambda: None if saver.clock is saver._server_clock else saver.clock(),
         released=saver._forget,
         opened=saver._require_open,
         payload=notify_payload(saver.schema, "\x00runs"),  # no thread's id, in practice

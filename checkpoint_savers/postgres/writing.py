@@ -25,6 +25,7 @@ from .connections import PostgresCursor
 from .escaping import escape, escape_or_none, unescape
 from .group_commit import QueuedWrite
 from .rows import owner_of, where_of
+from .server_clock import SERVER_TIME, ServerClock, counter
 
 CHANNEL = "pregel_saver"
 """The NOTIFY channel on which releases of threads are announced."""
@@ -143,11 +144,11 @@ _BARE = """, bare AS (
 ), bare_events AS (
     DELETE FROM {s}.pregel_events t USING held h WHERE t.thread = h.thread AND h.is_bare
 )"""
-_ANSWER = """
-SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until
+_ANSWER = f"""
+SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until, {SERVER_TIME}
 FROM seen s LEFT JOIN held h USING (n)"""
-_ANSWER_AND_NOTIFY = """
-SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until,
+_ANSWER_AND_NOTIFY = f"""
+SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until, {SERVER_TIME},
     pg_notify(%b, r.payload)
 FROM seen s LEFT JOIN held h USING (n)
 LEFT JOIN unnest(%b::int[], %b::text[]) AS r (n, payload) ON r.n = h.n"""
@@ -290,11 +291,13 @@ class WriteStatements:
     Args:
         schema: quoted.
         name: of the schema.
+        clock: corrected by each answer to `store`.
     """
 
-    def __init__(self, schema: str, name: str) -> None:
+    def __init__(self, schema: str, name: str, clock: ServerClock) -> None:
         self._schema = schema
         self._name = name
+        self._clock = clock
         self._is_stored = _IS_STORED.replace(b"{s}", schema.encode())
         self._metadata = _METADATA.replace(b"{s}", schema.encode())
 
@@ -308,32 +311,39 @@ class WriteStatements:
         Returns:
             The writes whose threads were locked or changed at the same time: to be repeated.
         """
-        await self.send(cursor, writes)
-        return await self.receive(cursor, writes)
+        return await self.receive(cursor, writes, await self.send(cursor, writes))
 
-    async def send(self, cursor: PostgresCursor, writes: Sequence[LeasedWrite]) -> None:
+    async def send(self, cursor: PostgresCursor, writes: Sequence[LeasedWrite]) -> float:
         """Execute the statement of a batch. `receive` reads its answer.
 
         Args:
             cursor: as for `store`; or of a connection in a transaction that holds the locks on the threads.
             writes: as for `store`.
+
+        Returns:
+            The counter of `server_clock` when the statement was sent.
         """
         statement, parameters = self._statement(writes, await self._merge_metadata(cursor, writes))
+        sent = counter()
         await cursor.execute(statement, parameters, binary=True)
+        return sent
 
-    async def receive(self, cursor: PostgresCursor, writes: Sequence[LeasedWrite]) -> list[LeasedWrite]:
+    async def receive(self, cursor: PostgresCursor, writes: Sequence[LeasedWrite], sent: float) -> list[LeasedWrite]:
         """Read the answer to a batch, and set the errors of the writes that are refused.
 
         Args:
             cursor: that of `send`.
             writes: those of `send`.
+            sent: what `send` has returned.
 
         Returns:
             The writes to be repeated.
         """
+        answers, received = await cursor.fetchall(), counter()
         locked: list[LeasedWrite] = []
-        for n, done, fits, epoch, seq, owner, until, *_ in await cursor.fetchall():
+        for n, done, fits, epoch, seq, owner, until, now, *_ in answers:
             write = writes[n]
+            self._clock.update(sent, now, received)
             # A mere release of a lease that is no longer held is no error: another run has acquired the thread.
             if done or (write.commit is None and not fits):
                 continue

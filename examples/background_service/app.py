@@ -54,7 +54,6 @@ POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; st
 MODES: tuple[Literal["updates", "custom"], ...] = ("updates", "custom")
 """What `start` stores of a run's events, and `follow` shows."""
 
-OPEN = ("pending", "running")
 Status = Literal["idle", "busy", "interrupted", "error"]
 
 
@@ -109,7 +108,7 @@ async def runs_of(request: Request, thread_id: str) -> list[dict[str, Any]]:
 async def show(request: Request, run_id: str) -> dict[str, Any]:
     service = service_of(request)
     run = await service.get_run(run_id)
-    if run.status in OPEN:
+    if run.is_open:
         return shown(run)
     result = await service.join(run_id)  # returns at once
     return {**shown(result.run), "output": result.values}

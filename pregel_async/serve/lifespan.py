@@ -44,7 +44,8 @@ def graph_lifespan(
         pick_up: True resumes, in the background, threads whose last run was cut off by a crash or a shutdown of this or
             another process. A function does so too: it gets a thread's id and returns the arguments that the run needs
             again, such as `{"context": ...}`, or None to leave the thread alone; it may be async. The application looks
-            for such threads when it starts and every 10 seconds. Only runs that endpoints started are resumed.
+            for such threads when it starts and every 10 seconds, and when a process of this host has ended. Only runs
+            that endpoints started are resumed.
         grace: seconds that runs have to reach their next barrier at shutdown. Then they are cancelled, and tasks that
             had not finished run again after a resume. Let the server wait longer (`uvicorn
             --timeout-graceful-shutdown`).

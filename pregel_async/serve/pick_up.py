@@ -5,19 +5,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
+from math import inf
 from typing import Any, TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.children import start_soon
 from checkpoint_savers.errors import StorageError, ThreadBusyError
-from checkpoint_savers.owner import is_live
-from checkpoint_savers.records import CheckpointId, Header
+from checkpoint_savers.owner import is_gone, is_live
+from checkpoint_savers.records import CheckpointId, Header, Owner
 from checkpoint_savers.saver_port import LEASE_SECONDS
 
 from .._api.compiled import Graph
+from .._runtime.platform.looking import look_repeatedly
 from .._runtime.streaming.parts import END, Cursor
 from .._runtime.streaming.stored_events import StoredRun
 from ..errors import GraphDrained, RecordedFailureError, RunCancelledError
@@ -32,8 +36,11 @@ MAX_CONCURRENT_RESUMES = 8
 """Number of threads that are resumed at the same time."""
 
 SCAN_INTERVAL = LEASE_SECONDS / 3
-"""Seconds between two scans. A run whose process has died on another host is resumed at the first scan after its lease
-has lapsed."""
+"""Seconds between two scans of all threads, at least. A run whose process has died on another host is resumed at the
+first scan after its lease has lapsed."""
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks, at most, whether the processes that had threads at the last scan have ended."""
 
 
 async def pick_up_all(service: Service, resume_arguments: ResumeArguments | None) -> None:
@@ -56,10 +63,10 @@ async def pick_up_all(service: Service, resume_arguments: ResumeArguments | None
     async with anyio.create_task_group() as group:
         with anyio.CancelScope() as scan_scope:
             start_soon(group, _cancel_when_draining, service, scan_scope)
-            while scanners:
+            async with anyio.create_task_group() as looking:
                 for scanner in scanners:
-                    await scanner.scan(group)
-                await service.graphs[0].environment.sleep(SCAN_INTERVAL)
+                    look, environment = partial(scanner.look, group), service.graphs[0].environment
+                    start_soon(looking, look_repeatedly, look, environment, LOOK_EVERY, log)
 
 
 async def _cancel_when_draining(service: Service, scan_scope: anyio.CancelScope) -> None:
@@ -88,33 +95,37 @@ class _ThreadScanner:
         self._slots = slots
         self._graphs = {graph.name: graph for graph in service.graphs if graph.checkpointer is saver}
         self._scanned: dict[str, tuple[int, CheckpointId | None]] = {}
+        self._owners: set[Owner] = set()  # that had live leases at the last scan: one of each process
+        self._next_scan = -inf  # by the environment's monotonic clock
         self._retry_later: set[str] = set()  # ids of threads whose resume failed in storage
 
-    async def scan(self, group: TaskGroup) -> None:
-        """Resume the threads that were cut off since the last scan.
+    async def look(self, group: TaskGroup) -> None:
+        """Scan all threads if it is time, or if a process that had one at the last scan has ended on this host."""
+        now = self._service.graphs[0].environment.monotonic()
+        if now >= self._next_scan or any(map(is_gone, self._owners)):
+            self._next_scan = now + SCAN_INTERVAL
+            await self._scan(group)
 
-        A failure is logged and not raised: it would end the application, and the next scan may succeed.
-        """
+    async def _scan(self, group: TaskGroup) -> None:
+        """Resume the threads that were cut off since the last scan."""
         found: dict[str, tuple[int, CheckpointId | None]] = {}
-        now = self._service.graphs[0].environment.now()
-        try:
-            async with aclosing(self._saver.alist_threads()) as threads:
-                async for thread in threads:
-                    if thread.owner is not None and is_live(thread.owner, thread.expires_at, now=now):
-                        # Some process runs the thread, perhaps this one. The thread is not in `found`, so that the
-                        # first scan after its lease has ended sees it as changed.
-                        continue
-                    # Epoch and newest checkpoint change with each run. A thread that no run has touched since the last
-                    # scan costs no read: most threads have ended long ago.
-                    found[thread.thread_id] = state = thread.epoch, thread.newest
-                    if self._scanned.get(thread.thread_id) != state or thread.thread_id in self._retry_later:
-                        self._retry_later.discard(thread.thread_id)
-                        await self._start_resume(group, thread.thread_id)
-        except Exception:
-            log.exception("the threads cannot be listed, so that no more of them are resumed before the next scan")
-        else:
-            # Only after a whole scan: after a failed one, the next must not skip threads that this one did not reach.
-            self._scanned = found
+        owners: set[Owner] = set()
+        now = self._saver.clock()
+        async with aclosing(self._saver.alist_threads()) as threads:
+            async for thread in threads:
+                if thread.owner is not None and is_live(thread.owner, thread.expires_at, now=now):
+                    # Some process runs the thread, perhaps this one. The thread is not in `found`, so that the first
+                    # scan after its lease has ended sees it as changed.
+                    owners.add(replace(thread.owner, run_id=""))
+                    continue
+                # Epoch and newest checkpoint change with each run. A thread that no run has touched since the last scan
+                # costs no read: most threads have ended long ago.
+                found[thread.thread_id] = state = thread.epoch, thread.newest
+                if self._scanned.get(thread.thread_id) != state or thread.thread_id in self._retry_later:
+                    self._retry_later.discard(thread.thread_id)
+                    await self._start_resume(group, thread.thread_id)
+        # Only after a whole scan: after a failed one, the next must not skip threads that this one did not reach.
+        self._scanned, self._owners = found, owners
 
     async def _start_resume(self, group: TaskGroup, thread_id: str) -> None:
         """Start to resume a thread, if an endpoint of this service started its last run."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.errors import StorageError
 from checkpoint_savers.owner import is_live
 from checkpoint_savers.runs.port import RunStore
 
 from .._runtime.platform.environment import Environment
+from .._runtime.platform.looking import look_repeatedly
 from .dispatch.port import Dispatcher
 
 log = logging.getLogger("pregel_async.service")
@@ -45,15 +45,8 @@ class Keeper:
         self._dispatcher = dispatcher
 
     async def keep(self) -> None:
-        """Look again and again. Failures of storage are logged, and the next look tries again."""
-        pause = min(self._saver.lease_seconds / 3, LOOK_EVERY)
-        while True:
-            try:
-                await self.look()
-            except StorageError:
-                log.exception("threads without a worker cannot be found: trying again")
-            # With jitter, so that the keepers of many workers do not look at the same moment.
-            await self._environment.sleep(pause * (0.5 + self._environment.jitter() / 2))
+        """Look again and again, until this is cancelled."""
+        await look_repeatedly(self.look, self._environment, min(self._saver.lease_seconds / 3, LOOK_EVERY), log)
 
     async def look(self) -> int:
         """Queue all threads that a worker is to take.

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from checkpoint_savers.runs.rows import Multitask, RunError, RunRow, RunStatus, RunThreadRow, ThreadStatus
+from checkpoint_savers.runs.rows import OPEN, Multitask, RunError, RunRow, RunStatus, RunThreadRow, ThreadStatus
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +76,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             started_at=_time(row.started_at),
             ended_at=_time(row.ended_at),
         )
+
+    @property
+    def is_open(self) -> bool:
+        """True if the run had not ended: its status is `pending` or `running`."""
+        return self.status in OPEN
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):

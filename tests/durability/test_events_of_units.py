@@ -53,7 +53,8 @@ async def test_a_crash_at_every_call(mode: Durability, after: bool, request: pyt
     continues."""
     whole = await undisturbed(mode)
     for at in places(request):
-        inner, environment, seen = InMemorySaver(), SeededEnvironment(), list[Any]()
+        environment, seen = SeededEnvironment(), list[Any]()
+        inner = InMemorySaver(clock=environment.now)
         crashed = 0
         for _ in range(50):
             graph = graph_of(Crashing(inner, at, after=after), environment)
@@ -68,7 +69,10 @@ async def test_a_crash_at_every_call(mode: Durability, after: bool, request: pyt
                 at += 1  # otherwise the run would never get past a call
             state = await graph_of(inner, environment).aget_state("t")
             if not seen or "checkpoint_id" not in state.config["configurable"]:
-                inner, seen = InMemorySaver(), []  # there is no cursor to continue from: send the input again
+                inner, seen = (
+                    InMemorySaver(clock=environment.now),
+                    [],
+                )  # there is no cursor to continue from: send the input again
         else:
             pytest.fail("it never got through")
         check(seen, whole)
@@ -83,7 +87,8 @@ async def test_a_reload_at_every_chunk(mode: Durability) -> None:
     whole = await undisturbed(mode)
     everywhere = os.environ.get("PREGEL_EVERY") == "1"
     for every in (1, 2, 3, 5, 8, 13, 21, 34, 55) if everywhere else (5, 21):
-        inner, environment, seen = InMemorySaver(), SeededEnvironment(), list[Any]()
+        environment, seen = SeededEnvironment(), list[Any]()
+        inner = InMemorySaver(clock=environment.now)
         most, run = every, graph_of(inner, environment)
         await read(run.astream({"log": []}, "t", keep_events=True, durability=mode, **ASK), seen, most)
         assert len(seen) == every
@@ -185,7 +190,8 @@ async def test_a_crash_while_a_subgraph_commands_its_parent(after: bool) -> None
         whole,
     )
     for at in range(1, 100):
-        inner, environment, seen = InMemorySaver(), SeededEnvironment(), list[Any]()
+        environment, seen = SeededEnvironment(), list[Any]()
+        inner = InMemorySaver(clock=environment.now)
         try:
             run = commanding_parent(Crashing(inner, at, after=after), environment)
             await read(run.astream({"log": []}, "t", keep_events=True, **ASK), seen)

@@ -514,7 +514,8 @@ async def test_every_crash_point(mode: Any, after: bool) -> None:
         graph_of(InMemorySaver()).astream({"log": []}, "t", keep_events=True, durability=mode, **ASK)
     )
     for at in range(1, 100):
-        inner, environment = InMemorySaver(), SeededEnvironment()
+        environment = SeededEnvironment()
+        inner = InMemorySaver(clock=environment.now)
         crashing = Crashing(inner, at, after=after)
         seen: list[Any] = []
         stream = graph_of(crashing, environment=environment).astream(

@@ -50,14 +50,14 @@ class TimedSaver(Through):
     """Stores threads in memory. Each write takes the next of these times, in seconds, and then none."""
 
     def __init__(self, clock: Clock, *times: float) -> None:
-        super().__init__(InMemorySaver())
-        self.clock = clock
+        super().__init__(InMemorySaver(clock=clock.now))
+        self.ticking = clock
         self.times = list(times)
         self.fails: dict[str, Exception] = {}
 
     async def around(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
         if verb in WRITES and verb in ("commit", "record"):
-            self.clock.time += self.times.pop(0) if self.times else 0.0
+            self.ticking.time += self.times.pop(0) if self.times else 0.0
         if verb in self.fails:
             raise self.fails[verb]
         return await call()

@@ -101,6 +101,9 @@ async def test_statements_use_indexes(schema: str) -> None:
         await explained.queued(cursor, ("graph",), 100)
         await explained.due(cursor, None, 100)
         await explained.active(cursor, 100)
+        # A keeper's look, and a dispatcher's: each by the index of such threads alone, in its order.
+        for plan, index in zip(explained.plans[-3:], ("queued", "waking", "active"), strict=True):
+            assert f"Index Scan using pregel_run_threads_{index}" in plan and "Sort" not in plan, plan
         for query in (
             RunQuery(),
             RunQuery(thread_id="t7"),

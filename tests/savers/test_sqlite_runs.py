@@ -129,6 +129,7 @@ async def test_no_listing_scans_a_table(tmp_path: Path) -> None:
                 )
         found = {text for text in executed if text.startswith("SELECT")}
         assert len(found) > 50
+        looks: set[str] = set()
         for text in found:
             plan = [step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {text}")]
             scans = [
@@ -136,9 +137,15 @@ async def test_no_listing_scans_a_table(tmp_path: Path) -> None:
             ]
             sorts = [step for step in plan if "TEMP B-TREE" in step]
             assert not scans and not sorts, (text, plan)
+            # A keeper's look, and a dispatcher's: each by the index of such threads alone.
+            for index in ("run_thread_queued", "run_thread_active", "run_thread_due"):
+                if f"INDEXED BY {index}" in text:
+                    assert index in plan[0], plan
+                    looks.add(index)
             for index in ("run_by_age", "run_thread_by_update", "run_thread_by_creation"):
                 if f"INDEXED BY {index}" in text and "count(" not in text:
                     assert "LIMIT" in text
+        assert len(looks) == 3
 
 
 async def test_damaged_runs_are_reported(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from fastapi import FastAPI
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +19,7 @@ from starlette.routing import Route
 
 from checkpoint_savers import InMemorySaver, SqliteSaver
 from checkpoint_savers.errors import SaverClosedError, StorageError
+from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import RUN, Owner
 from checkpoint_savers.saver_port import LEASE_SECONDS
 from pregel_async import Runtime
@@ -352,8 +356,8 @@ async def turns(count: int = 200) -> None:
 class CountingSaver(InMemorySaver):
     """Counts the headers that a scan for interrupted runs reads, and fails on request."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock.now)
         self.scanned: list[Any] = []
         self.looks = 0
         self.fails = False
@@ -382,7 +386,8 @@ async def test_runs_of_another_process_are_resumed_later(caplog: pytest.LogCaptu
     """P6: a process that serves the same threads scans every third of a lease's duration for runs of other processes
     that were interrupted: after their lease was released or has expired, and not while they run there. After a
     failed scan there is another one, and a scan reads only what has changed."""
-    clock, saver, gate = VirtualClock(autojump=None), CountingSaver(), Gate()
+    clock, gate = VirtualClock(autojump=None), Gate()
+    saver = CountingSaver(clock)
     graph = gated(gate).compile(name="gated", environment=clock)
     own = graph.with_checkpointer(saver)
 
@@ -396,7 +401,7 @@ async def test_runs_of_another_process_are_resumed_later(caplog: pytest.LogCaptu
         saver.fails = True
         await next_scan(saver, clock)
         assert (await own.aget_state("ada")).next == ("held",)
-        assert "cannot be listed" in caplog.text
+        assert "cannot be looked for" in caplog.text
         saver.fails = False
         await next_scan(saver, clock)
         assert (await own.aget_state("ada")).next == ()
@@ -410,11 +415,42 @@ async def test_runs_of_another_process_are_resumed_later(caplog: pytest.LogCaptu
     assert gate.passed == ["held", "held"]
 
 
+async def test_a_process_of_this_host_that_dies_is_noticed_at_the_next_look() -> None:
+    """P6: if a process that had a thread at the last scan has died on this host, the next look, a second later at most,
+    resumes the thread, long before its lease would lapse or the next scan were due. No other look reads threads."""
+    clock, gate = VirtualClock(autojump=None), Gate()
+    saver = CountingSaver(clock)
+    graph = gated(gate).compile(name="gated", environment=clock)
+    own = graph.with_checkpointer(saver)
+    async with browsing(application(Starlette, graph, saver=saver)) as other:
+        await cut_off(other, gate, "ada")
+    gate.opened.set()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        owner = replace(this_process("dies"), pid=process.pid, started="")
+        await saver.acquire("ada", owner, now=clock.now(), expires_at=clock.now() + LEASE_SECONDS)
+        async with browsing(application(Starlette, graph, saver=saver, pick_up=True)):
+            await next_scan(saver, clock)
+            looks = saver.looks
+            for _ in range(3):
+                while not clock.sleepers:
+                    await anyio.lowlevel.checkpoint()
+                clock.advance(1.0)
+                await turns()
+            assert saver.looks == looks
+            process.kill()
+            process.wait()
+            while not clock.sleepers:
+                await anyio.lowlevel.checkpoint()
+            clock.advance(1.0)
+            await turns()
+            assert (await own.aget_state("ada")).next == ()
+
+
 class FailingAcquires(CountingSaver):
     """Fails so many calls of `acquire`."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock)
         self.refusals = 0
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Any:
@@ -428,7 +464,8 @@ async def test_a_run_that_storage_prevented_from_resuming_is_resumed_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """P6: if storage fails when an interrupted thread is resumed, the next scan finds the thread again."""
-    clock, saver, gate = VirtualClock(autojump=None), FailingAcquires(), Gate()
+    clock, gate = VirtualClock(autojump=None), Gate()
+    saver = FailingAcquires(clock)
     graph = gated(gate).compile(name="gated", environment=clock)
     own = graph.with_checkpointer(saver)
     async with browsing(application(Starlette, graph, saver=saver)) as other:

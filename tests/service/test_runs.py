@@ -90,9 +90,10 @@ async def test_runs_of_a_thread_run_one_after_the_other(saver: BaseCheckpointSav
         with pytest.raises(ThreadBusyError):
             await service.start("agent", {}, thread_id="t", multitask="reject")
         assert await service.count_runs(thread_id="t") == 3
+        assert (await service.get_run(first.run_id)).is_open and second.is_open
         gate.opened.set()
         for run in (first, second, urgent):
-            await service.join(run.run_id)
+            assert not (await service.join(run.run_id)).run.is_open
         log = (await service.graph("agent").aget_state("t")).values["log"]
         assert [each for each in log if each.isdigit()] == ["1", "3", "2"] and len(log) == 12
 

@@ -125,7 +125,7 @@ class AtExitWriter(CommitWriter):
     def has_queued(self) -> bool:
         return self.due or bool(self._staged or self.events)
 
-    async def commit(self, now: float, *, ends: bool) -> None:
+    async def commit(self, *, ends: bool) -> None:
         self.due = True
         self.graphs.drop_closed(self)
         if self._keeps_state:

@@ -126,11 +126,10 @@ class CommitWriter:
         """Whether checkpoints, records or a move of the head are queued. Events alone do not count."""
         return bool(self._rows or self._staged or self.moves_head)
 
-    def commit(self, now: float, *, ends: bool) -> Awaitable[None]:
+    def commit(self, *, ends: bool) -> Awaitable[None]:
         """Store a finished superstep with everything else that is queued. Await the result at once.
 
         Args:
-            now: the time, in unix seconds.
             ends: nothing is left to run: the root graph's transaction releases the lease, too.
 
         Raises:
@@ -138,7 +137,7 @@ class CommitWriter:
         """
         # Returns the awaitable instead of awaiting it: each coroutine that a waiting run holds is one more object for
         # the collector to traverse in every superstep.
-        return self.store_queued(now=now, releases=ends and not self.outer)
+        return self.store_queued(releases=ends and not self.outer)
 
     async def record(self, record: TaskRecord, on_stored: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
         """Store the record of a task while its siblings run. Results that come during a transaction share the next.
@@ -186,7 +185,6 @@ class CommitWriter:
         records: Sequence[TaskRecord] = (),
         events: Sequence[EventRow] = (),
         *,
-        now: float | None = None,
         releases: bool = False,
     ) -> None:
         """Store these records and events with everything queued, in one transaction.
@@ -196,13 +194,11 @@ class CommitWriter:
         Args:
             records: the records.
             events: the event rows.
-            now: the time, in unix seconds, if the caller has just read the clock.
             releases: release the lease in the same transaction.
         """
         if self.outer:
             await self._flush_outer_checkpoints()
-            now = None  # that has taken time
-        commit = self._build_commit(records, events, now=now, releases=releases)
+        commit = self._build_commit(records, events, releases=releases)
         try:
             await self.lease.commit(
                 commit, partial(self._mark_stored, more_events=len(events)) if events else self._mark_stored
@@ -216,7 +212,6 @@ class CommitWriter:
         records: Sequence[TaskRecord] = (),
         events: Sequence[EventRow] = (),
         *,
-        now: float | None = None,
         releases: bool = False,
     ) -> Commit:
         """Return a transaction of everything queued. For the arguments see `store_queued`."""
@@ -226,7 +221,7 @@ class CommitWriter:
             expected_head=self.head,
             records=(*self._staged.values(), *records) if self._staged or records else (),
             clears=self._clears,
-            expires_at=lease.expiry() if now is None else now + lease.duration,
+            expires_at=lease.expiry(),
             releases=releases and not lease.outlives_commit,
             # The last row becomes the head by itself; only a transaction without rows has to name one.
             head=None if rows or tip is None else (self.ns, tip),

@@ -304,7 +304,7 @@ class ThreadLease:
 
     def expiry(self) -> float:
         """Return the time at which a lease renewed now lapses, in unix seconds."""
-        return self.environment.now() + self.duration
+        return self.saver.clock() + self.duration
 
 
 _TICK_MASK = (1 << 60) - 1  # the bits of `_ticks`: 48 of milliseconds, 12 of their fraction
@@ -355,7 +355,7 @@ async def _acquire(
 ) -> Lease:
     owner = this_process(owner_id)
     try:
-        return await _acquire_once(saver, environment, thread_id, owner)
+        return await _acquire_once(saver, thread_id, owner)
     except ThreadBusyError:
         if on_conflict == "reject":
             raise
@@ -387,7 +387,7 @@ async def _acquire_or_pause(
 
     async def attempt() -> None:
         with contextlib.suppress(ThreadBusyError):
-            taken.append(await _acquire_once(saver, environment, thread_id, owner))
+            taken.append(await _acquire_once(saver, thread_id, owner))
             return
         with pause_scope:
             await environment.sleep(pause)
@@ -403,6 +403,7 @@ async def _acquire_or_pause(
     return taken
 
 
-async def _acquire_once(saver: BaseCheckpointSaver, environment: Environment, thread_id: str, owner: Owner) -> Lease:
-    now = environment.now()
+async def _acquire_once(saver: BaseCheckpointSaver, thread_id: str, owner: Owner) -> Lease:
+    # By the saver's clock, which is the same for all machines that share a database. Theirs may differ by minutes.
+    now = saver.clock()
     return await acquire(saver, thread_id, owner, now=now, expires_at=now + saver.lease_seconds)

@@ -305,7 +305,7 @@ class NamespaceWriter(LoadedNamespace):
         # its superstep.
         if waits or (upcoming and upcoming[0].node.hidden):
             return False
-        await writer.commit(now, ends=not upcoming)
+        await writer.commit(ends=not upcoming)
         return True
 
     async def record(

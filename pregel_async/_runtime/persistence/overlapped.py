@@ -28,7 +28,7 @@ class OverlappedWriter(CommitWriter):
         self._running: tuple[ShieldedWork, ...] = ()  # at most one
         self._due = False  # False if the queue holds only deferred rows
 
-    async def commit(self, now: float, *, ends: bool) -> None:
+    async def commit(self, *, ends: bool) -> None:
         self._due = True
         await self._wait_for_transaction()
         self._start_transaction(releases=ends and not self.outer)

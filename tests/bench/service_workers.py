@@ -1,0 +1,271 @@
+"""A service with workers in processes of their own: failover, cancellation, and more workers for work that waits.
+
+    python -m tests.bench.service_workers                       SQLite and PostgreSQL
+    python -m tests.bench.service_workers --savers postgres --kills 20
+
+- Failover: from the SIGKILL of a worker, in the midst of a run of short supersteps, to the first commit of another one.
+  On "another host", the killed worker has another host name, so that only its lease shows that it is gone.
+- Cancellation: from the call in this process to its return, while the run waits in a worker's node.
+- Waiting work: runs that wait 0.9 s each, in workers with 15 slots; runs per second of one and of three workers.
+- A run mark: the commit that stores a run's input and its row, against a commit of the same size.
+
+PostgreSQL: the database of PREGEL_TEST_POSTGRES, or `test` of the local server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import operator
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import anyio
+
+from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, SqliteSaver
+from checkpoint_savers.conformance.runs.suite import request
+from checkpoint_savers.conformance.savers.suite import commit, here, row
+from pregel_async import START, StateGraph
+from pregel_async.service import RunService, Worker
+
+URL = os.environ.get("PREGEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
+LEASE = 6.0
+"""Seconds of a lease, for the failover from another host."""
+
+
+class Ticks(TypedDict):
+    ticks: Annotated[list[tuple[int, float]], operator.add]
+
+
+async def tick(state: Ticks) -> dict[str, Any]:
+    """Note the process, and when the node began: just after the commit before it."""
+    at = time.time()
+    await anyio.sleep(0.02)
+    return {"ticks": [(os.getpid(), at)]}
+
+
+def again(state: Ticks) -> str:
+    by = [pid for pid, _ in state["ticks"]]
+    return "tick" if len(set(by)) == 1 or by.count(by[-1]) < 2 else "__end__"
+
+
+async def wait(state: Ticks) -> dict[str, Any]:
+    await anyio.sleep(0.9)
+    return {}
+
+
+async def hang(state: Ticks) -> dict[str, Any]:
+    await anyio.sleep_forever()
+    return {}
+
+
+def graphs() -> dict[str, Any]:
+    return {
+        "ticks": StateGraph(Ticks)
+        .add_node(tick)
+        .add_edge(START, "tick")
+        .add_conditional_edges("tick", again, ["tick", "__end__"])
+        .compile(),
+        "wait": StateGraph(Ticks).add_node(wait).add_edge(START, "wait").compile(),
+        "hang": StateGraph(Ticks).add_node(hang).add_edge(START, "hang").compile(),
+    }
+
+
+def saver_of(source: str, lease: float) -> BaseCheckpointSaver:
+    """Return the saver of a path, or of a schema of the database."""
+    saver = SqliteSaver(source) if "/" in source else PostgresSaver(URL, schema=source, setup=True, listen=True)
+    saver.lease_seconds = lease
+    return saver
+
+
+async def work(source: str, slots: int, lease: float) -> None:
+    """Execute runs until this process is killed."""
+    async with (
+        saver_of(source, lease) as saver,  # type: ignore[attr-defined]  # both classes can be opened
+        RunService(graphs(), saver, work=Worker(slots=slots)),
+    ):
+        print("ready", flush=True)
+        await anyio.sleep_forever()
+
+
+class WorkerProcess:
+    """A worker in a process of its own, which is ready."""
+
+    def __init__(self, source: str, slots: int = 20, lease: float = 30.0, host: str = "") -> None:
+        command = [sys.executable, "-m", "tests.bench.service_workers", "--work", source]
+        command += ["--slots", str(slots), "--lease", str(lease), "--host", host]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        atexit.register(self.process.kill)  # also after a failure
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> float:
+        """Kill it. Return the time."""
+        at = time.time()
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        return at
+
+
+@contextmanager
+def new_source(kind: str) -> Generator[str]:
+    """Return an empty file or schema for a saver."""
+    if kind == "sqlite":
+        with tempfile.TemporaryDirectory() as path:
+            yield str(Path(path) / "runs.db")
+        return
+    import psycopg
+
+    schema = f"bench_{os.getpid()}"
+    try:
+        yield schema
+    finally:
+        with psycopg.connect(URL, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
+
+
+@asynccontextmanager
+async def client(source: str, lease: float = 30.0) -> AsyncGenerator[RunService]:
+    """Open a service that executes nothing."""
+    async with (
+        saver_of(source, lease) as saver,  # type: ignore[attr-defined]  # both classes can be opened
+        RunService(graphs(), saver, work=False) as service,
+    ):
+        yield service
+
+
+async def failover(source: str, kills: int, lease: float, host: str) -> list[float]:
+    """Kill so many workers. Return the seconds to the first commit of another one."""
+    found: list[float] = []
+    async with client(source, lease) as service:
+        for _ in range(kills):
+            killed = WorkerProcess(source, lease=lease, host=host)
+            run = await service.start("ticks", {"ticks": []})
+            thread = {"configurable": {"thread_id": run.thread_id}}
+            graph = service.graph("ticks")
+            while len((await graph.aget_state(thread)).values.get("ticks", ())) < 3:
+                await anyio.sleep(0.01)
+            other = WorkerProcess(source, lease=lease)
+            at = killed.kill()
+            result = await service.join(run.run_id)
+            assert result.values is not None
+            # A node begins when the commit before it is stored: the second one shows the first commit.
+            found.append([began for pid, began in result.values["ticks"] if pid == other.pid][1] - at)
+            other.kill()
+    return found
+
+
+async def cancellations(source: str, count: int) -> list[float]:
+    """Cancel so many runs in a worker's nodes. Return the seconds of the calls."""
+    found: list[float] = []
+    worker = WorkerProcess(source)
+    async with client(source) as service:
+        for _ in range(count):
+            run = await service.start("hang", {"ticks": []})
+            while not (await service.get_run(run.run_id)).status == "running":
+                await anyio.sleep(0.005)
+            await anyio.sleep(0.03)
+            began = time.perf_counter()
+            assert (await service.cancel(run.run_id)).status == "cancelled"
+            found.append(time.perf_counter() - began)
+    worker.kill()
+    return found
+
+
+async def waiting(source: str, workers: int, runs: int) -> float:
+    """Execute runs that wait. Return how many per second."""
+    processes = [WorkerProcess(source, slots=15) for _ in range(workers)]
+    async with client(source) as service:
+        began = time.perf_counter()
+
+        async def one() -> None:
+            run = await service.start("wait", {"ticks": []})
+            assert (await service.join(run.run_id)).status == "success"
+
+        async with anyio.create_task_group() as group:
+            for _ in range(runs):
+                group.start_soon(one)
+        seconds = time.perf_counter() - began
+    for process in processes:
+        process.kill()
+    return runs / seconds
+
+
+async def marks(source: str, count: int) -> tuple[float, float]:
+    """Return the median seconds of a commit, and of one that also changes the run's row."""
+    plain, marked = [], []
+    async with saver_of(source, 30.0) as saver:  # type: ignore[attr-defined]  # both classes can be opened
+        runs = saver.runs
+        for number in range(count):
+            thread = f"mark {number}"
+            run = await runs.start(thread, request(f"run {number}"))
+            now = saver.clock()
+            lease = await saver.acquire(thread, here("w"), now=now, expires_at=now + 30)
+            found = await runs.get_thread(thread)
+            await runs.take(lease, found.activation_no, worker="w")
+            began = time.perf_counter()
+            await runs.begin(lease, run.run_id, commit(row(1)))
+            between = time.perf_counter()
+            await saver.commit(lease, commit(row(2, 1), head=1))
+            plain.append(time.perf_counter() - between)
+            marked.append(between - began)
+    return statistics.median(plain), statistics.median(marked)
+
+
+def ms(values: list[float]) -> str:
+    """Return the median, the 99th percentile and the maximum, in milliseconds."""
+    values = sorted(values)
+    figures = (statistics.median(values), values[min(len(values) * 99 // 100, len(values) - 1)], values[-1])
+    return " / ".join(f"{1000 * figure:.0f}" for figure in figures) + " ms (p50 / p99 / max)"
+
+
+def main() -> None:
+    """Measure, and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--savers", default="sqlite,postgres", help="some of them, separated by commas")
+    parser.add_argument("--kills", type=int, default=10, help="failovers on the host; a third of it from another one")
+    parser.add_argument("--cancels", type=int, default=100, help="number of cancellations, and of marks")
+    parser.add_argument("--work", help="be a worker for this file or schema")
+    parser.add_argument("--slots", type=int, default=20)
+    parser.add_argument("--lease", type=float, default=30.0)
+    parser.add_argument("--host", default="", help="the host name of that worker")
+    options = parser.parse_args()
+    if options.work:
+        if options.host:
+            socket.gethostname = lambda: str(options.host)
+        anyio.run(work, options.work, options.slots, options.lease)
+        return
+    for kind in options.savers.split(","):
+        with new_source(kind) as source:
+            found = anyio.run(failover, source, options.kills, 30.0, "")
+            print(f"{kind}: failover on one host: {ms(found)}", flush=True)
+        with new_source(kind) as source:
+            found = anyio.run(failover, source, max(options.kills // 3, 1), LEASE, "another-host")
+            print(f"{kind}: failover from another host, lease {LEASE:g} s: {ms(found)}", flush=True)
+        with new_source(kind) as source:
+            found = anyio.run(cancellations, source, options.cancels)
+            print(f"{kind}: cancellation from another process: {ms(found)}", flush=True)
+        with new_source(kind) as source:
+            one, three = anyio.run(waiting, source, 1, 90), anyio.run(waiting, source, 3, 270)
+            print(f"{kind}: waiting work: {one:.1f} and {three:.1f} runs/s, {three / one:.2f} times", flush=True)
+        with new_source(kind) as source:
+            plain, marked = anyio.run(marks, source, options.cancels)
+            print(f"{kind}: commit {plain * 1000:.2f} ms, with a run's row {marked * 1000:.2f} ms", flush=True)
+
+
+if __name__ == "__main__":
+    main()
