@@ -261,19 +261,21 @@ class RunStore(ABC):
         decide = partial(decisions.begin, epoch=lease.epoch, first_event=first_event)
         await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease, commit=commit)
 
-    async def end(self, lease: Lease, run_id: str, outcome: RunOutcome) -> bool:
+    async def end(self, lease: Lease, run_id: str, outcome: RunOutcome, commit: Commit | None = None) -> bool:
         """End a run, and release the lease. See `decisions.end`.
 
         Args:
             lease: the lease under which it was taken.
             run_id: the run.
             outcome: how it ended.
+            commit: its last superstep, or the questions for which it pauses, stored in the same transaction. Not for a
+                run that ends as cancelled.
 
         Returns:
             False if the run's checkpoints are to be deleted first; the lease is held still.
         """
         decide = partial(decisions.end, outcome=outcome, epoch=lease.epoch)
-        return await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease)
+        return await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease, commit=commit)
 
     async def give_back(self, lease: Lease, run_id: str, *, last_event: str = "") -> None:
         """Return a run that was stopped in order, and release the lease. See `decisions.give_back`.
