@@ -211,6 +211,9 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
             self._prepare,
             self._acquiring,
             self._writing,
+            RunTransactions(
+                quoted(self.schema), self.schema, self._source.name, self.busy_timeout, writing=self._writing
+            ),
             direct=self._direct,
             writers=self._writers,
             busy_timeout=self.busy_timeout,
@@ -362,10 +365,8 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
 
 def _runs_of(saver: PostgresSaver) -> PostgresRuns:
     name = quoted(saver.schema)
-    transactions = RunTransactions(name, saver.schema, saver._source.name, saver.busy_timeout, writing=saver._writing)
     return PostgresRuns(
         saver._run,
-        transactions,
         RunSearches(name),
         # The server's clock is the same for all machines. Only tests pass one of their own.
         clock=lambda: None if saver.clock is time.time else saver.clock(),
