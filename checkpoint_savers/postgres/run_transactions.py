@@ -146,7 +146,10 @@ _KEY_INDEX: Final = "pregel_runs_by_key"
 
 
 class _SplitError(Exception):
-    """A batch has a call that is refused, or changes nothing: each call is to be a transaction of its own."""
+    """A call of a batch changes nothing, and its thread's row was inserted to be locked.
+
+    The batch is halved, until the transaction of that call alone can be rolled back.
+    """
 
 
 class RunAttempt(QueuedWrite[T]):
@@ -338,15 +341,10 @@ class RunTransactions:
             each.attempt.xid = None
 
     def _decided(self, attempt: RunAttempt[Any], locked: _Locked | Exception, *, alone: bool) -> _Decided:
-        """Call the decision of a call. Raises its error if the call is alone."""
-        try:
-            if isinstance(locked, Exception):
-                raise locked
-            changes = attempt.decide(locked.found)
-        except Exception as error:
-            if alone:
-                raise
-            raise _SplitError from error
+        """Call the decision of a call. Raises its error, for which the batch is halved."""
+        if isinstance(locked, Exception):
+            raise locked
+        changes = attempt.decide(locked.found)
         commit, lease = attempt.commit, attempt.lease
         already = commit is not None and commit.releases
         releases = lease is not None and not already and ends_work(locked.found, changes, lease)
@@ -379,8 +377,6 @@ class RunTransactions:
         ]
         locked = await self._writing.store(new_cursor(connection), writes)
         assert not locked, "the rows are locked by this transaction"
-        if len(writes) > 1 and any(write.error is not None for write in writes):
-            raise _SplitError
         for write in writes:
             write.result()
 

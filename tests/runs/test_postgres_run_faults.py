@@ -328,12 +328,18 @@ async def test_changes_of_several_threads_share_a_transaction(
 
 
 async def test_a_thread_that_is_locked_delays_no_other(
-    saver: PostgresSaver, schema: str, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P3: a call whose thread another connection has locked waits, and the others of its batch do not."""
-    await saver.runs.start("t", request("t-a"))
     batches = Batches(monkeypatch)
-    with psycopg.connect(conninfo()) as holder:
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, busy_timeout=600) as saver:
+        await saver.runs.start("t", request("t-a"))
+        await check_locked(saver, batches)
+
+
+async def check_locked(saver: PostgresSaver, batches: Batches) -> None:
+    with psycopg.connect(conninfo()) as holder, anyio.fail_after(30):
+        schema = saver.schema
         holder.execute(f"SELECT FROM {schema}.pregel_run_threads WHERE thread_id = 't' FOR UPDATE".encode())
 
         async def unlock_after(name: str) -> None:
