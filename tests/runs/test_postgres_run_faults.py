@@ -332,13 +332,13 @@ async def test_a_thread_that_is_locked_delays_no_other(
 ) -> None:
     """P3: a call whose thread another connection has locked waits, and the others of its batch do not."""
     batches = Batches(monkeypatch)
-    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, busy_timeout=600) as saver:
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, busy_timeout=40) as saver:
         await saver.runs.start("t", request("t-a"))
         await check_locked(saver, batches)
 
 
 async def check_locked(saver: PostgresSaver, batches: Batches) -> None:
-    with psycopg.connect(conninfo()) as holder, anyio.fail_after(30):
+    with psycopg.connect(conninfo()) as holder, anyio.fail_after(20):
         schema = saver.schema
         holder.execute(f"SELECT FROM {schema}.pregel_run_threads WHERE thread_id = 't' FOR UPDATE".encode())
 
@@ -417,7 +417,7 @@ async def test_end_waits_for_start(saver: PostgresSaver) -> None:
     await saver.runs.start("t", request("a"))
     lease = await acquire(saver)
     assert await saver.runs.take(lease, 1, worker="w") is not None
-    with psycopg.connect(conninfo()) as blocker, anyio.fail_after(30):
+    with psycopg.connect(conninfo()) as blocker, anyio.fail_after(20):
         blocker.execute(f'SELECT 1 FROM "{saver.schema}".pregel_run_threads FOR UPDATE'.encode())
         async with anyio.create_task_group() as group:
             group.start_soon(saver.runs.start, "t", request("b"))
@@ -444,7 +444,7 @@ async def test_one_key_on_two_threads(saver: PostgresSaver) -> None:
     async def start(thread_id: str, run_id: str) -> None:
         runs.append(await saver.runs.start(thread_id, request(run_id, idempotency_key="k")))
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(start, "t", "a")
             await gate.is_inside()
@@ -538,7 +538,7 @@ async def test_a_release_that_meets_the_first_run(saver: PostgresSaver) -> None:
     stored."""
     lease = await acquire(saver)
     gate = Gate(saver)
-    with anyio.fail_after(30):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(saver.runs.start, "t", request("a"))
             await gate.is_inside()
