@@ -203,6 +203,7 @@ class Announcer:
 
     async def _notify_all(self, cursor: PostgresCursor, payloads: list[str]) -> None:
         if self._listener is not None:
+            # Before they are sent: another connection receives them, perhaps before this one has its answer.
             for payload in payloads:
                 self._listener.expect(cursor.connection.info.backend_pid, payload)
         await cursor.execute(b"SELECT pg_notify(%b, p) FROM unnest(%b::text[]) AS p", (CHANNEL, payloads))

@@ -321,6 +321,7 @@ class RunTransactions:
         commits = [each for each in todo if each.attempt.commit is not None]
         calls_back = any(each.on_queued is not None for each in todo)
         if commits:
+            # Before the rows of runs: their answer shows whether the heads are the expected ones.
             await self._set_metadata(connection, todo)
             await self._store(connection, commits)
         # Without a pipeline while other code waits in the transaction: the server would not end it then, if this

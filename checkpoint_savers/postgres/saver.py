@@ -116,7 +116,6 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         self._writers = writers
         self._reading = ReadStatements(name)
         self._writing = WriteStatements(name, schema)
-        self._acquiring = AcquireStatement(name, self._source.name)
         self._upkeep = UpkeepStatements(name, schema, self._source.name, self.busy_timeout)
         self._open: ConnectedSaver | None = None
         self._numbers = WriteNumbers()
@@ -209,11 +208,9 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         opened = ConnectedSaver(
             self._source,
             self._prepare,
-            self._acquiring,
+            AcquireStatement(quoted(self.schema), self._source.name),
             self._writing,
-            RunTransactions(
-                quoted(self.schema), self.schema, self._source.name, self.busy_timeout, writing=self._writing
-            ),
+            _transactions_of(self),
             direct=self._direct,
             writers=self._writers,
             busy_timeout=self.busy_timeout,
@@ -361,6 +358,11 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
 
     async def events(self, thread_id: str, *, since: EventKey | None = None, limit: int = PAGE) -> tuple[EventRow, ...]:
         return await self._run(self._reading.events, thread_id, since, limit)
+
+
+def _transactions_of(saver: PostgresSaver) -> RunTransactions:
+    name = quoted(saver.schema)
+    return RunTransactions(name, saver.schema, saver._source.name, saver.busy_timeout, writing=saver._writing)
 
 
 def _runs_of(saver: PostgresSaver) -> PostgresRuns:
