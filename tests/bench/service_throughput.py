@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -59,7 +59,7 @@ def _logging(name: str) -> Any:
 
 
 @asynccontextmanager
-async def opened(kind: str, path: str) -> AsyncIterator[BaseCheckpointSaver]:
+async def opened(kind: str, path: str) -> AsyncGenerator[BaseCheckpointSaver]:
     """Open an empty saver of a kind, as durable as by default."""
     if kind == "memory":
         yield InMemorySaver()

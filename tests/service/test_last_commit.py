@@ -125,15 +125,16 @@ async def test_an_answer_to_one_of_two_questions(watched: Watched, durability: D
 async def test_ends_that_are_stored_by_themselves(watched: Watched) -> None:
     """P16: a failure, a breakpoint, and a run whose thread is pruned after it, have no last superstep to be stored
     with: each has the status that it would have without a service."""
-    for graph, options, status in (
+    cases: list[tuple[Any, dict[str, Any], str]] = [
         (failing(ValueError("no")), {}, "error"),
         (steps("a", "b"), {"interrupt_before": ["b"]}, "interrupted"),
-        (steps("a", "b"), {"interrupt_after": ["b"]}, None),
-    ):
+        (steps("a", "b"), {"interrupt_after": ["b"]}, "interrupted"),
+    ]
+    for graph, options, status in cases:
         async with RunService({"agent": graph}, watched.stopping) as service:
             run = await service.start("agent", {"log": ["in"]}, **options)
             ended = await service.join(run.run_id)
-            assert status in (None, ended.status) and watched.writes[-1] == "end"
+            assert (ended.status, watched.writes[-1]) == (status, "end")
 
 
 async def test_a_pruned_thread(watched: Watched) -> None:
