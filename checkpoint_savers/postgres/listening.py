@@ -51,6 +51,16 @@ class Listener:
         self._waiting: dict[str, set[Callback]] = {}  # by NOTIFY payload
         self._is_started = False
         self._scope: anyio.CancelScope | None = None
+        self._own: set[tuple[int, str]] = set()
+
+    def expect(self, pid: int, payload: str) -> None:
+        """Ignore a payload when it is next received from a session: this process sends it, and has woken its callers.
+
+        Args:
+            pid: the process of the session.
+            payload: what is sent.
+        """
+        self._own.add((pid, payload))
 
     async def wait_for_release(self, payload: str, driver: Driver) -> None:
         """Wait until a payload is received, or may have been missed.
@@ -117,9 +127,14 @@ class Listener:
                     async with await self._source.connect(self._conninfo) as connection:
                         await connection.execute(f"LISTEN {CHANNEL}".encode())
                         pause = FIRST_PAUSE
+                        self._own.clear()
                         self._notify(None)  # wake all: notifications sent before LISTEN are lost
                         async for notify in connection.notifies():
-                            self._notify(notify.payload)
+                            sent = notify.pid, notify.payload
+                            if sent in self._own:
+                                self._own.discard(sent)
+                            else:
+                                self._notify(notify.payload)
                 except (UnreachableError, psycopg.Error):
                     # Random, so that the processes of a restarted server do not all connect at the same moment.
                     await asyncio.sleep(random.uniform(0.5, 1.0) * pause)
@@ -143,10 +158,12 @@ class Announcer:
 
     Args:
         source: of connections.
+        listener: of this process, which need not be notified; None if there is none.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, listener: Listener | None) -> None:
         self._source = source
+        self._listener = listener
         self._lock = threading.Lock()
         self._payloads: set[str] = set()
         self._is_running = False
@@ -181,9 +198,12 @@ class Announcer:
                     self._is_running = False
                     return
             with contextlib.suppress(UnreachableError, psycopg.Error, psycopg_pool.PoolClosed):
-                await self._source.run_on_connection(partial(_notify_all, payloads=list(payloads)))
+                await self._source.run_on_connection(partial(self._notify_all, payloads=list(payloads)))
             await asyncio.sleep(ANNOUNCE_EVERY)
 
-
-async def _notify_all(cursor: PostgresCursor, payloads: list[str]) -> None:
-    await cursor.execute(b"SELECT pg_notify(%b, p) FROM unnest(%b::text[]) AS p", (CHANNEL, payloads))
+    async def _notify_all(self, cursor: PostgresCursor, payloads: list[str]) -> None:
+        if self._listener is not None:
+            # Before they are sent: another connection receives them, perhaps before this one has its answer.
+            for payload in payloads:
+                self._listener.expect(cursor.connection.info.backend_pid, payload)
+        await cursor.execute(b"SELECT pg_notify(%b, p) FROM unnest(%b::text[]) AS p", (CHANNEL, payloads))

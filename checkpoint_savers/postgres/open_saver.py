@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import anyio
 
@@ -17,6 +18,7 @@ from .connections import Source
 from .driver import Driver
 from .group_commit import GroupCommit
 from .listening import Announcer, Callback, Listener
+from .run_transactions import RunAttempt, RunTransactions
 from .writing import LeasedWrite, WriteStatements
 
 
@@ -25,7 +27,7 @@ class ConnectedSaver:
 
     Args:
         source, prepare: as for `Driver`.
-        acquire_statement, write_statements: store the batches of the two queues.
+        acquire_statement, write_statements, run_transactions: store the batches of the three queues.
         direct: connection string of a direct connection to listen on, or "".
         writers: number of concurrent transactions for commits, at most.
         busy_timeout: seconds, as for `GroupCommit`.
@@ -41,13 +43,14 @@ class ConnectedSaver:
         prepare: Callable[[], Awaitable[None]],
         acquire_statement: AcquireStatement,
         write_statements: WriteStatements,
+        run_transactions: RunTransactions,
         *,
         direct: str,
         writers: int,
         busy_timeout: float,
     ) -> None:
         self.listener = Listener(source, direct) if direct else None
-        self._announcer = Announcer(source)
+        self._announcer = Announcer(source, self.listener)
         self.driver = Driver(source, prepare, self._on_closing)
         # Two queues: no commit waits behind a lease, which may wait for another process's.
         self._leases: GroupCommit[LeaseRequest] = GroupCommit(
@@ -55,6 +58,10 @@ class ConnectedSaver:
         )
         self._writes: GroupCommit[LeasedWrite] = GroupCommit(
             self.driver, write_statements.store, width=writers, busy_timeout=busy_timeout
+        )
+
+        self._runs: GroupCommit[RunAttempt[Any]] = GroupCommit(
+            self.driver, run_transactions.store, width=writers, busy_timeout=busy_timeout
         )
 
     async def acquire(self, wanted: LeaseRequest) -> Lease:
@@ -93,6 +100,17 @@ class ConnectedSaver:
                 mark_done(cancelled)
             raise
         write.result()
+
+    async def transact(self, attempt: RunAttempt[Any]) -> None:
+        """Change the runs of a thread. See `RunStore.transact`.
+
+        Args:
+            attempt: the call. Its result, or its error, is set when this returns.
+
+        Raises:
+            SaverClosedError: the saver is not open.
+        """
+        await self._runs.store_write(attempt)
 
     async def wait_for_release(self, payload: str) -> None:
         """Wait until a thread may have been released. Without a listener, it never returns: callers also poll.

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ..errors import SaverClosedError
 from ..records import Commit, Lease
+from ..runs.changes import TOPICS, Topic
 from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
 from .open_saver import ConnectedSaver
 from .run_searches import RunSearches
-from .run_transactions import OnQueued, RunAttempt, RunTransactions
+from .run_transactions import OnQueued, RunAttempt
 
 T = TypeVar("T")
 
@@ -35,11 +37,11 @@ class RunWork(Protocol):
 class PostgresRuns(RunStore):
     """The runs of a `PostgresSaver`: `saver.runs`.
 
-    Each change is one transaction of its own; concurrent changes of one thread wait for each other.
+    Concurrent changes of several threads share a transaction; those of one thread wait for each other.
 
     Args:
         run: runs work on a connection.
-        transactions, searches: the statements.
+        searches: the statements that read.
         clock: returns the time in unix seconds, or None for the server's time.
         released: called when a transaction has released a lease.
         opened: returns the parts of the saver that exist while it is open.
@@ -56,7 +58,6 @@ class PostgresRuns(RunStore):
     def __init__(
         self,
         run: RunWork,
-        transactions: RunTransactions,
         searches: RunSearches,
         *,
         clock: Callable[[], float | None],
@@ -69,12 +70,12 @@ class PostgresRuns(RunStore):
         self.conn_string = conn_string
         self.on_queued: OnQueued | None = None
         self._run = run
-        self._transactions = transactions
         self._searches = searches
         self._clock = clock
         self._released = released
         self._opened = opened
-        self._payload = payload
+        self._payloads = {topic: f"{payload} {topic}" for topic in TOPICS}
+        self._callbacks = {topic: partial(self.changes.notify, (topic,)) for topic in TOPICS}
         self._is_notified = False
         self._next_look = 0.0
 
@@ -100,27 +101,33 @@ class PostgresRuns(RunStore):
             on_queued=self.on_queued,
         )
         try:
-            return await self._run(self._transactions.transact, attempt, interrupted=attempt.interrupted)
+            await self._opened().transact(attempt)
+            return attempt.result()
         finally:
             # Also if the caller was cancelled while it waited: the transaction has ended all the same.
             if attempt.committed:
-                if attempt.changed:
-                    self.notify()
+                self._notify(attempt.topics)
                 if lease is not None and attempt.released:
                     self._released(lease)
 
     def notify(self) -> None:
-        """Notify the waiting tasks of this process now, and those of others soon."""
-        self.changes.notify()
-        self.announce()
+        """Notify the waiting tasks of this process now, and those of others soon: anything may have changed."""
+        self._notify(TOPICS)
 
     def announce(self) -> None:
-        with contextlib.suppress(SaverClosedError):  # others find the change when they look
-            self._opened().announce(self._payload)
+        self._notify(("events",))
 
-    async def wait_for_change(self, seen: int = 0) -> int:
-        self._is_notified = self._opened().subscribe(self._payload, self.changes.notify)
-        return await super().wait_for_change(seen)
+    def _notify(self, topics: tuple[Topic, ...]) -> None:
+        self.changes.notify(topics)
+        for topic in topics:
+            with contextlib.suppress(SaverClosedError):  # others find the change when they look
+                self._opened().announce(self._payloads[topic])
+
+    async def wait_for_change(self, seen: int = 0, topic: Topic | None = None) -> int:
+        opened = self._opened()
+        for each in TOPICS if topic is None else (topic,):
+            self._is_notified = opened.subscribe(self._payloads[each], self._callbacks[each])
+        return await super().wait_for_change(seen, topic)
 
     async def has_changed_elsewhere(self) -> bool:
         now = time.monotonic()

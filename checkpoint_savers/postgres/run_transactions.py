@@ -1,10 +1,14 @@
-"""Change the runs of a thread, in one transaction of two round trips.
+"""Change the runs of threads, in one transaction of two round trips for all calls that wait.
 
-The first round trip locks the thread's rows, that of its runs first and the saver's second, and reads them. The
-decision is made in the client. The second one writes and commits. Each statement has a snapshot of its own (READ
+The first round trip locks the threads' rows, those of their runs first and the saver's second, and reads them. The
+decisions are made in the client. The second one writes and commits. Each statement has a snapshot of its own (READ
 COMMITTED): those that read come after those that lock, and see what the lock's holder before has committed. One
-statement that locks and reads would read from a snapshot that is older than its lock. A superstep is a round trip
-more, as its answer decides about the rest.
+statement that locks and reads would read from a snapshot that is older than its lock. Supersteps are a round trip more,
+as its answer decides about the rest.
+
+A batch has calls that are all to be stored. If one is refused, the batch is rolled back and halved, until that call is
+alone, and its error is raised to its caller. If a thread is locked by another connection, its call is left out and
+repeated after some milliseconds: a batch waits for no thread.
 
 The statements of a round trip are sent together: those that lock and read as one query with literals, those that write
 and commit in psycopg's pipeline mode. If one fails, the server skips the rest, and the transaction is rolled back. The
@@ -16,20 +20,22 @@ If the connection breaks during COMMIT, the transaction's number answers on anot
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
 
-from ..errors import ThreadBusyError, UnsupportedFormatError
+from ..errors import CheckpointError, ThreadBusyError, UnsupportedFormatError
 from ..metadata import read_metadata, with_defaults, write_metadata
 from ..records import Commit, Lease
+from ..runs.changes import Topic
 from ..runs.decisions import Changes, Found
-from ..runs.port import Decide, ends_work
+from ..runs.port import Decide, ends_work, topics_of
 from ..runs.rows import RunRow, RunThreadRow
 from .connections import Connection, PostgresCursor, new_client_cursor, new_cursor
-from .escaping import escape
+from .escaping import escape, unescape
+from .group_commit import QueuedWrite
 from .outcomes import was_committed
 from .rows import Raw, owner_of, where_of
 from .run_rows import (
@@ -55,36 +61,52 @@ IDLE_TIMEOUT: Final = 5
 """Seconds after which the server ends a transaction whose client is silent, so that a stopped process blocks no thread
 for longer."""
 
-# It inserts the row, or locks the one that is there: a row is locked also if the condition of DO UPDATE is not met. The
-# settings are local to the transaction: behind a pooler, a session's setting would be the next client's.
-_LOCK_RUNS: Final = f"""
-INSERT INTO {{s}}.pregel_run_threads (thread_id)
-SELECT %b FROM (
-    SELECT set_config('lock_timeout', %b, true),
-        set_config('idle_in_transaction_session_timeout', '{IDLE_TIMEOUT}s', true)
-) AS settings
-ON CONFLICT (thread_id) DO UPDATE SET status = excluded.status WHERE false
-RETURNING 1
+# The settings are local to the transaction: behind a pooler, a session's setting would be the next client's. Rows are
+# inserted and locked in the order of their ids, so that two batches cannot deadlock.
+_SETTINGS: Final = f"""
+SELECT set_config('lock_timeout', %b, true), set_config('idle_in_transaction_session_timeout', '{IDLE_TIMEOUT}s', true)
+"""
+_ADD_ROWS: Final = """
+INSERT INTO {s}.pregel_run_threads (thread_id) SELECT id FROM unnest(%b::text[]) AS id ORDER BY id COLLATE "C"
+ON CONFLICT (thread_id) DO NOTHING RETURNING thread_id
+"""
+_LOCK_RUNS: Final = """
+SELECT 1 FROM {s}.pregel_run_threads WHERE thread_id = ANY(%b::text[]) ORDER BY thread_id FOR UPDATE"""
+_LOCKED: Final = b"""
+WITH free AS MATERIALIZED (
+    SELECT thread_id FROM {s}.pregel_run_threads WHERE thread_id = ANY(%b::text[]) FOR UPDATE SKIP LOCKED
+)
+SELECT r.thread_id FROM {s}.pregel_run_threads r WHERE r.thread_id = ANY(%b::text[])
+    AND NOT EXISTS (SELECT FROM free f WHERE f.thread_id = r.thread_id)
 """
 # A thread without a checkpoint is deleted when its lease is released, unless it has runs. A release that has looked for
 # runs before this transaction finds another `seq` under the lock, and is repeated.
-_LOCK_THREAD: Final = """
-INSERT INTO {s}.pregel_threads AS t (thread_id, epoch, seq) VALUES (%b, 0, 0)
+_LOCK_THREADS: Final = """
+INSERT INTO {s}.pregel_threads AS t (thread_id, epoch, seq)
+SELECT id, 0, 0 FROM unnest(%b::text[]) AS id ORDER BY id COLLATE "C"
 ON CONFLICT (thread_id) DO UPDATE SET seq = t.seq + 1 WHERE t.newest IS NULL
 """
 _LOCK_LEASED: Final = """
-SELECT epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE thread_id = %b FOR UPDATE
+SELECT thread_id, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE thread_id = ANY(%b::text[])
+ORDER BY thread_id FOR UPDATE
 """
-_READ_THREAD: Final = f"""
+_READ_THREADS: Final = f"""
 SELECT {SERVER_TIME}, pg_current_xact_id()::text,
     (SELECT max(version) FROM {{s}}.pregel_saver_version), {THREAD_COLUMNS}
-FROM {{s}}.pregel_run_threads r LEFT JOIN {{s}}.pregel_threads t ON t.thread_id = r.thread_id WHERE r.thread_id = %b
+FROM {{s}}.pregel_run_threads r LEFT JOIN {{s}}.pregel_threads t ON t.thread_id = r.thread_id
+WHERE r.thread_id = ANY(%b::text[])
 """
 _OPEN: Final = f"""
-SELECT true, {RUN_COLUMNS} FROM {{s}}.pregel_runs u WHERE u.thread_id = %b AND u.status IN ('pending', 'running')
+SELECT true, NULL, {RUN_COLUMNS} FROM {{s}}.pregel_runs u
+WHERE u.thread_id = ANY(%b::text[]) AND u.status IN ('pending', 'running')
 """
-_NAMED: Final = f"{_OPEN} UNION ALL SELECT false, {RUN_COLUMNS} FROM {{s}}.pregel_runs u WHERE u.run_id = %b"
-_OF_KEY: Final = f"{_OPEN} UNION ALL SELECT false, {RUN_COLUMNS} FROM {{s}}.pregel_runs u WHERE u.idempotency_key = %b"
+_NAMED: Final = f"""
+UNION ALL SELECT false, NULL, {RUN_COLUMNS} FROM {{s}}.pregel_runs u WHERE u.run_id = ANY(%b::text[])
+"""
+_OF_KEY: Final = f"""
+UNION ALL SELECT false, u.idempotency_key, {RUN_COLUMNS} FROM {{s}}.pregel_runs u
+WHERE u.idempotency_key = ANY(%b::text[])
+"""
 _INSERT_RUNS: Final = """
 INSERT INTO {s}.pregel_runs (
     run_id, status, hidden, frame, thread_id, seq, assistant, idempotency_key, created_at, metadata, payload
@@ -100,24 +122,38 @@ UPDATE {s}.pregel_runs u SET status = r.status, hidden = r.hidden, frame = r.fra
 FROM unnest(%b::text[], %b::text[], %b::bool[], %b::bytea[]) AS r (run_id, status, hidden, frame)
 WHERE u.run_id = r.run_id
 """
-_THREAD_SET: Final = """
-UPDATE {s}.pregel_run_threads SET status = %b, assistant = %b, activation = %b, activation_no = %b, activation_at = %b,
-    priority = %b, route = %b, wake_at = %b, created_at = %b, updated_at = %b, frame = %b"""
-_UPDATE_THREAD: Final = f"{_THREAD_SET} WHERE thread_id = %b"
-_UPDATE_CONTENT: Final = f"{_THREAD_SET}, state = %b::jsonb, content = %b WHERE thread_id = %b"
+_SET = """
+UPDATE {s}.pregel_run_threads t SET status = r.status, assistant = r.assistant, activation = r.activation,
+    activation_no = r.activation_no, activation_at = r.activation_at, priority = r.priority, route = r.route,
+    wake_at = r.wake_at, created_at = r.created_at, updated_at = r.updated_at, frame = r.frame"""
+_VALUES = """%b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::float8[], %b::bigint[], %b::text[],
+    %b::float8[], %b::float8[], %b::float8[], %b::bytea[]"""
+_NAMES = """thread_id, status, assistant, activation, activation_no, activation_at, priority, route, wake_at,
+    created_at, updated_at, frame"""
+_UPDATE_THREADS: Final = f"{_SET} FROM unnest({_VALUES}) AS r ({_NAMES}) WHERE t.thread_id = r.thread_id"
+_UPDATE_CONTENT: Final = f"""{_SET}, state = r.state::jsonb, content = r.content
+FROM unnest({_VALUES}, %b::text[], %b::bytea[]) AS r ({_NAMES}, state, content) WHERE t.thread_id = r.thread_id"""
 _SET_METADATA: Final = "UPDATE {s}.pregel_threads SET metadata = %b, seq = seq + 1 WHERE thread_id = %b"
 _RELEASE: Final = """
 WITH released AS (
-    UPDATE {s}.pregel_threads SET run_id = NULL, owner = NULL, expires_at = NULL, seq = seq + 1 WHERE thread_id = %b
+        UPDATE {s}.pregel_threads SET run_id = NULL, owner = NULL, expires_at = NULL, seq = seq + 1
+    WHERE thread_id = ANY(%b::text[])
 )
-SELECT pg_notify(%b, %b)
+SELECT pg_notify(%b, p) FROM unnest(%b::text[]) AS p
 """
 _FORGET: Final = "DELETE FROM {s}.pregel_run_threads WHERE thread_id = %b"
 
 _KEY_INDEX: Final = "pregel_runs_by_key"
 
 
-class RunAttempt(Generic[T]):
+class _SplitError(Exception):
+    """A call of a batch changes nothing, and its thread's row was inserted to be locked.
+
+    The batch is halved, until the transaction of that call alone can be rolled back.
+    """
+
+
+class RunAttempt(QueuedWrite[T]):
     """One call of `transact`, and the state of the attempts at its transaction.
 
     Args:
@@ -131,9 +167,9 @@ class RunAttempt(Generic[T]):
         on_queued: called if the thread is queued, or None.
 
     Attributes:
-        xid: the number of a transaction that is being committed; None before.
+        xid: the number of a transaction that is being committed, perhaps with other calls; None before.
         committed: True once the transaction has ended without an error.
-        changed: True if it wrote rows of runs or threads.
+        topics: what it has changed.
         released: True if it released the lease.
     """
 
@@ -149,7 +185,7 @@ class RunAttempt(Generic[T]):
         clock: Callable[[], float | None],
         on_queued: OnQueued | None,
     ) -> None:
-        self.thread_id = thread_id
+        super().__init__(thread_id, 0 if commit is None else _size_of(commit))
         self.decide = decide
         self.run_id = run_id
         self.idempotency_key = idempotency_key
@@ -159,24 +195,8 @@ class RunAttempt(Generic[T]):
         self.on_queued = on_queued
         self.xid: str | None = None
         self.committed = False
-        self.changed = False
+        self.topics: tuple[Topic, ...] = ()
         self.released = False
-        self._results: list[T] = []
-
-    def set_result(self, result: T) -> None:
-        """Set the decision's result, before COMMIT.
-
-        Args:
-            result: the result.
-        """
-        self._results = [result]
-
-    def result(self) -> T:
-        """Return the result of the decision that was committed."""
-        return self._results[0]
-
-    def interrupted(self) -> None:
-        """Note that the connection broke. `xid` shows whether COMMIT may have been sent."""
 
 
 class _Locked(NamedTuple):
@@ -193,6 +213,28 @@ class _Locked(NamedTuple):
     metadata: dict[str, Any]
     is_new: bool
     xid: str
+
+
+class _Decided(NamedTuple):
+    """What a call writes.
+
+    Attributes:
+        attempt: the call.
+        locked: what was found.
+        changes: what it changes.
+        metadata: of the saver's thread afterwards.
+        on_queued: to be called.
+        releases: the lease is to be released.
+        writes: False if nothing is to be written.
+    """
+
+    attempt: RunAttempt[Any]
+    locked: _Locked
+    changes: Changes[Any]
+    metadata: dict[str, Any]
+    on_queued: OnQueued | None
+    releases: bool
+    writes: bool
 
 
 class RunTransactions:
@@ -214,169 +256,261 @@ class RunTransactions:
         self._lock_timeout = f"{max(int(busy_timeout * 1000), 1)}ms"
         self._writing = writing
 
-    async def transact(self, cursor: PostgresCursor, attempt: RunAttempt[T]) -> T:
-        """Execute the transaction, unless an earlier attempt was committed. See `RunStore.transact`.
+    async def store(self, cursor: PostgresCursor, writes: Sequence[RunAttempt[Any]]) -> Sequence[RunAttempt[Any]]:
+        """Execute a batch of calls in one transaction, without those of which an earlier attempt was committed.
+
+        See `group_commit.StoreBatch`, and `RunStore.transact` for the errors of a call.
 
         Args:
             cursor: of a connection in autocommit mode.
-            attempt: the call.
+            writes: the calls, at most one for each thread.
 
         Returns:
-            The decision's result.
+            The calls to repeat, as their threads are locked. A call that is alone waits instead.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the lease is no longer held, or the commit's head has changed.
-            UnsupportedFormatError: a later version has upgraded the tables.
+            ThreadBusyError: the only call is refused; so are others by other errors.
             StorageError: the server has not ended an earlier attempt.
+            Exception: the batch is to be halved.
         """
         connection = cursor.connection
-        while True:
-            if attempt.xid is not None:
-                xid, attempt.xid = attempt.xid, None
-                timeout = self._busy_timeout + IDLE_TIMEOUT
-                if await was_committed(cursor, xid, self._where, timeout):
-                    break
+        locked: list[RunAttempt[Any]] = []
+        while left := await self._not_committed(cursor, [write for write in writes if write not in locked]):
             try:
-                await self._execute(connection, attempt)
+                await self._execute(connection, left)
+            except psycopg.errors.LockNotAvailable:
+                if len(left) == 1:
+                    raise
+                await connection.rollback()
+                ids = [escape(attempt.thread_id) for attempt in left]
+                await cursor.execute(_LOCKED.replace(b"{s}", self._schema.encode()), (ids, ids), binary=True)
+                found = {unescape(thread_id) for (thread_id,) in await cursor.fetchall()}
+                locked += [attempt for attempt in left if attempt.thread_id in found]
+                if not found:
+                    raise  # it is free by now, or another row is locked: one by one
             except psycopg.errors.UniqueViolation as error:
                 # Another thread's run has the key since this transaction looked for it. Next time, it is found.
-                if error.diag.constraint_name != _KEY_INDEX:
+                if error.diag.constraint_name != _KEY_INDEX or len(left) > 1:
                     raise
-                attempt.xid = None
+                left[0].xid = None
                 await connection.rollback()
             else:
-                break
-        attempt.committed = True
-        return attempt.result()
+                for attempt in left:
+                    attempt.committed = True
+        return locked
 
-    async def _execute(self, connection: Connection, attempt: RunAttempt[T]) -> None:
-        locked = await self._lock(connection, attempt)
+    async def _not_committed(
+        self, cursor: PostgresCursor, attempts: Sequence[RunAttempt[Any]]
+    ) -> list[RunAttempt[Any]]:
+        """Return the calls that are still to be executed."""
+        # The earlier attempts of a batch may have been parts of several transactions.
+        for xid in {attempt.xid for attempt in attempts if not attempt.committed and attempt.xid is not None}:
+            committed = await was_committed(cursor, xid, self._where, self._busy_timeout + IDLE_TIMEOUT)
+            for attempt in attempts:
+                if attempt.xid == xid:
+                    attempt.xid, attempt.committed = None, committed
+        return [attempt for attempt in attempts if not attempt.committed]
+
+    async def _execute(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> None:
+        todo = [
+            self._decided(attempt, locked, alone=len(attempts) == 1)
+            for attempt, locked in zip(attempts, await self._lock(connection, attempts), strict=True)
+        ]
+        if not any(each.writes for each in todo):
+            await new_cursor(connection).execute(b"ROLLBACK")  # also of an empty row that was inserted to be locked
+            return
+        commits = [each for each in todo if each.attempt.commit is not None]
+        calls_back = any(each.on_queued is not None for each in todo)
+        if commits:
+            # Before the rows of runs: their answer shows whether the heads are the expected ones.
+            await self._set_metadata(connection, todo)
+            await self._store(connection, commits)
+        # Without a pipeline while other code waits in the transaction: the server would not end it then, if this
+        # process stops.
+        async with nullcontext() if calls_back else _pipeline(connection):
+            if not commits:
+                await self._set_metadata(connection, todo)
+            await self._write(connection, todo)
+            await self._release(connection, [each for each in todo if each.releases])
+            for each in todo:
+                if each.on_queued is not None and each.changes.thread is not None:
+                    await each.on_queued(connection, each.changes.thread)
+            # Set before COMMIT is sent: if the connection breaks then, only the number can answer.
+            for each in todo:
+                each.attempt.xid = each.locked.xid
+            await new_cursor(connection).execute(b"COMMIT")
+        for each in todo:
+            each.attempt.xid = None
+
+    def _decided(self, attempt: RunAttempt[Any], locked: _Locked | Exception, *, alone: bool) -> _Decided:
+        """Call the decision of a call. Raises its error, for which the batch is halved."""
+        if isinstance(locked, Exception):
+            raise locked
         changes = attempt.decide(locked.found)
-        attempt.set_result(changes.result)
         commit, lease = attempt.commit, attempt.lease
         already = commit is not None and commit.releases
         releases = lease is not None and not already and ends_work(locked.found, changes, lease)
-        attempt.released = already or releases
         metadata = with_defaults(locked.metadata, changes.metadata)
-        writes = changes.thread is not None or bool(changes.runs) or metadata != locked.metadata
-        attempt.changed = writes
-        if not (writes or releases or commit):
-            await new_cursor(connection).execute(b"ROLLBACK")  # also of an empty row that was inserted to be locked
-            return
         thread = changes.thread
+        changed = thread is not None or bool(changes.runs) or metadata != locked.metadata
+        writes = changed or releases or commit is not None
+        if not alone and (not writes or thread is None) and locked.is_new:
+            raise _SplitError  # its row was inserted to be locked
+        attempt.value = changes.result
+        attempt.released = already or releases
+        attempt.topics = topics_of(changes)
         is_queued = thread is not None and _is_queued(locked.found.thread, thread)
-        on_queued = attempt.on_queued if is_queued else None
-        if lease is not None and commit is not None:
-            await self._prepare(connection, locked, changes, metadata)
-            await self._store(connection, lease, commit)
-        # Without a pipeline while other code waits in the transaction: the server would not end it then, if this
-        # process stops.
-        async with nullcontext() if on_queued is not None else _pipeline(connection):
-            if commit is None:
-                await self._prepare(connection, locked, changes, metadata)
-            await self._write(connection, locked.found, changes)
-            if lease is not None and releases:
-                await self._release(connection, lease, is_known=thread is not None or not locked.is_new)
-            if on_queued is not None and thread is not None:
-                await on_queued(connection, thread)
-            # Set before COMMIT is sent: if the connection breaks then, only the number can answer.
-            attempt.xid = locked.xid
-            await new_cursor(connection).execute(b"COMMIT")
-        attempt.xid = None
+        return _Decided(attempt, locked, changes, metadata, attempt.on_queued if is_queued else None, releases, writes)
 
-    async def _prepare(
-        self, connection: Connection, locked: _Locked, changes: Changes[Any], metadata: dict[str, Any]
-    ) -> None:
-        """Change the saver's thread, and delete an empty row that was inserted to be locked."""
-        thread_id = escape(locked.found.thread_id)
-        if metadata != locked.metadata:
-            await self._run(connection, _SET_METADATA, write_metadata(metadata), thread_id)
-        if changes.thread is None and locked.is_new:
-            await self._run(connection, _FORGET, thread_id)
+    async def _set_metadata(self, connection: Connection, todo: Sequence[_Decided]) -> None:
+        """Change the metadata of the saver's threads, and delete an empty row that was inserted to be locked."""
+        for each in todo:
+            thread_id = escape(each.attempt.thread_id)
+            if each.metadata != each.locked.metadata:
+                await self._run(connection, _SET_METADATA, write_metadata(each.metadata), thread_id)
+            if each.changes.thread is None and each.locked.is_new:
+                await self._run(connection, _FORGET, thread_id)
 
-    async def _store(self, connection: Connection, lease: Lease, commit: Commit) -> None:
-        """Store a superstep, by the saver's own statement."""
-        cursor = new_cursor(connection)
-        # Its number is the one after the thread's last, as it is not queued: see `LeasedWrite`.
-        write = LeasedWrite(lease, commit)
-        locked = await self._writing.store(cursor, [write])
-        write.result()
-        assert not locked, "the row is locked by this transaction"
+    async def _store(self, connection: Connection, commits: Sequence[_Decided]) -> None:
+        """Store supersteps, by the saver's own statement."""
+        # Their numbers are the ones after the threads' last, as they are not queued: see `LeasedWrite`.
+        writes = [
+            LeasedWrite(each.attempt.lease, each.attempt.commit) for each in commits if each.attempt.lease is not None
+        ]
+        locked = await self._writing.store(new_cursor(connection), writes)
+        assert not locked, "the rows are locked by this transaction"
+        for write in writes:
+            write.result()
 
-    async def _lock(self, connection: Connection, attempt: RunAttempt[Any]) -> _Locked:
-        """Lock and read a thread's rows, and check the lease."""
-        thread_id, lease = escape(attempt.thread_id), attempt.lease
-        statement: str = _OPEN
-        named: tuple[str, ...] = ()
-        if attempt.run_id is not None:
-            statement, named = _NAMED, (escape(attempt.run_id),)
-        elif attempt.idempotency_key is not None:
-            statement, named = _OF_KEY, (escape(attempt.idempotency_key),)
-        lock = _LOCK_THREAD if lease is None else _LOCK_LEASED
-        texts = (_LOCK_RUNS, lock, _READ_THREAD, statement)
-        text = ";".join(("BEGIN ISOLATION LEVEL READ COMMITTED", *texts)).replace("%b", "%s").format(s=self._schema)
+    async def _lock(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> list[_Locked | Exception]:
+        """Lock and read the threads' rows, and check the leases."""
+        ids = [escape(attempt.thread_id) for attempt in attempts]
+        leased = [escape(attempt.thread_id) for attempt in attempts if attempt.lease is not None]
+        names = [escape(attempt.run_id) for attempt in attempts if attempt.run_id is not None]
+        keys = [escape(attempt.idempotency_key) for attempt in attempts if attempt.idempotency_key is not None]
+        steps: list[tuple[str, tuple[object, ...]]] = [
+            ("BEGIN ISOLATION LEVEL READ COMMITTED", ()),
+            (_SETTINGS, (self._lock_timeout,)),
+            (_ADD_ROWS, (ids,)),
+            (f"{_LOCK_RUNS} NOWAIT" if len(ids) > 1 else _LOCK_RUNS, (ids,)),
+            (_LOCK_THREADS, ([each for each in ids if each not in leased],)),
+            (_LOCK_LEASED, (leased,)),
+            (_READ_THREADS, (ids,)),
+            (
+                _OPEN + (_NAMED if names else "") + (_OF_KEY if keys else ""),
+                (ids, *([names] if names else ()), *([keys] if keys else ())),
+            ),
+        ]
+        if len(leased) == len(ids):
+            del steps[4]
+        elif not leased:
+            del steps[5]
         cursor = new_client_cursor(connection)
-        await cursor.execute(text.encode(), (thread_id, self._lock_timeout, thread_id, thread_id, thread_id, *named))
+        text = ";".join([statement for statement, _ in steps]).replace("%b", "%s").format(s=self._schema)
+        await cursor.execute(text.encode(), [value for _, values in steps for value in values])
         cursor.nextset()
-        is_new = cursor.rowcount == 1
         cursor.nextset()
-        if lease is not None:
-            _check_lease(lease, await cursor.fetchall())
+        new = {thread_id for (thread_id,) in await cursor.fetchall()}
         cursor.nextset()
-        ((now, xid, version, *columns),) = await cursor.fetchall()
+        holders: list[Raw] = []
+        if len(leased) < len(ids):
+            cursor.nextset()
+        if leased:
+            cursor.nextset()
+            holders = await cursor.fetchall()
         cursor.nextset()
-        runs = await cursor.fetchall()
-        # Under a lease, as for a commit: a run that had its lease before an upgrade finishes.
-        if lease is None and version is not None and version > SAVER.version:
-            raise UnsupportedFormatError(self._where, version, SAVER.version)
-        metadata: str | None = columns[-1]
+        threads = {unescape(columns[3]): columns for columns in await cursor.fetchall()}
+        cursor.nextset()
+        runs = [(is_open, key, run_of(tuple(columns))) for is_open, key, *columns in await cursor.fetchall()]
+        return [self._found(attempt, new, holders, threads[attempt.thread_id], runs) for attempt in attempts]
+
+    def _found(
+        self,
+        attempt: RunAttempt[Any],
+        new: Container[str],
+        holders: Sequence[Raw],
+        raw: Raw,
+        runs: Sequence[tuple[bool, str | None, RunRow]],
+    ) -> _Locked | Exception:
+        """Return what was found of one thread, or the error with which its call is refused."""
+        now, xid, version, *columns = raw
+        thread_id, lease = attempt.thread_id, attempt.lease
+        is_new = escape(thread_id) in new
+        try:
+            if lease is not None:
+                _check_lease(lease, [row[1:] for row in holders if row[0] == escape(thread_id)])
+            # Under a lease, as for a commit: a run that had its lease before an upgrade finishes.
+            elif version is not None and version > SAVER.version:
+                raise UnsupportedFormatError(self._where, version, SAVER.version)
+            thread = None if is_new else thread_row_of(tuple(columns))
+            known = {} if columns[-1] is None else read_metadata(columns[-1], where_of(thread_id))
+        except CheckpointError as error:
+            return error
+        named = [run for is_open, key, run in runs if not is_open and _is_named(attempt, run, key)]
         time = attempt.clock()
-        open_runs, named_run = _runs_of(runs)
         found = Found(
-            thread_id=attempt.thread_id,
-            thread=None if is_new else thread_row_of(tuple(columns)),
-            open=open_runs,
-            named=named_run,
+            thread_id=thread_id,
+            thread=thread,
+            open=tuple(sorted([run for is_open, _, run in runs if is_open and run.thread_id == thread_id], key=_order)),
+            named=named[0] if named else None,
             now=now if time is None else time,
         )
-        known = {} if metadata is None else read_metadata(metadata, where_of(attempt.thread_id))
         return _Locked(found, known, is_new, xid)
 
-    async def _write(self, connection: Connection, found: Found, changes: Changes[Any]) -> None:
-        # A run that was not found is new: an INSERT with ON CONFLICT would hide that an id is used twice.
-        known = {run.run_id for run in found.open}
-        if found.named is not None:
-            known.add(found.named.run_id)
-        new = [run for run in changes.runs if run.run_id not in known]
-        changed = [run for run in changes.runs if run.run_id in known]
-        if new:
-            await self._run(connection, _INSERT_RUNS, *_columns(map(new_run_values, new)))
-        if changed:
-            await self._run(connection, _UPDATE_RUNS, *_columns(map(changed_run_values, changed)))
-        thread, before = changes.thread, found.thread
-        if thread is None:
-            return
-        # Values may be large. While they do not change, their columns are left out, so that the server rewrites neither
-        # them nor what it has stored out of line.
-        values, thread_id = thread_values(thread), escape(thread.thread_id)
-        if before is not None and thread.values is before.values and thread.interrupts is before.interrupts:
-            await self._run(connection, _UPDATE_THREAD, *values, thread_id)
-        else:
-            await self._run(connection, _UPDATE_CONTENT, *values, *content_values(thread), thread_id)
+    async def _write(self, connection: Connection, todo: Sequence[_Decided]) -> None:
+        new: list[RunRow] = []
+        changed: list[RunRow] = []
+        threads: list[Raw] = []
+        contents: list[Raw] = []
+        for each in todo:
+            # A run that was not found is new: an INSERT with ON CONFLICT would hide that an id is used twice.
+            found = each.locked.found
+            known = {run.run_id for run in (*found.open, found.named) if run is not None}
+            for run in each.changes.runs:
+                (changed if run.run_id in known else new).append(run)
+            thread, before = each.changes.thread, found.thread
+            if thread is None:
+                continue
+            # Values may be large. While they do not change, their columns are left out, so that the server rewrites
+            # neither them nor what it has stored out of line.
+            values = escape(thread.thread_id), *thread_values(thread)
+            if before is not None and thread.values is before.values and thread.interrupts is before.interrupts:
+                threads.append(values)
+            else:
+                contents.append((*values, *content_values(thread)))
+        for statement, rows in (
+            (_INSERT_RUNS, list(map(new_run_values, new))),
+            (_UPDATE_RUNS, list(map(changed_run_values, changed))),
+            (_UPDATE_THREADS, threads),
+            (_UPDATE_CONTENT, contents),
+        ):
+            if rows:
+                await self._run(connection, statement, *_columns(rows))
 
-    async def _release(self, connection: Connection, lease: Lease, *, is_known: bool) -> None:
-        if is_known:
-            payload = notify_payload(self._name, lease.thread_id)
-            await self._run(connection, _RELEASE, escape(lease.thread_id), CHANNEL, payload)
-            return
+    async def _release(self, connection: Connection, todo: Sequence[_Decided]) -> None:
+        leases = [(each, each.attempt.lease) for each in todo if each.attempt.lease is not None]
+        known = [lease for each, lease in leases if each.changes.thread is not None or not each.locked.is_new]
+        if known:
+            payloads = [notify_payload(self._name, lease.thread_id) for lease in known]
+            ids = [escape(lease.thread_id) for lease in known]
+            await self._run(connection, _RELEASE, ids, CHANNEL, payloads)
         # The saver's own release also deletes a thread of which nothing is stored.
-        await self._writing.store(new_cursor(connection), [LeasedWrite(lease, None)])
+        bare = [LeasedWrite(lease, None) for _, lease in leases if lease not in known]
+        if bare:
+            await self._writing.store(new_cursor(connection), bare)
 
     async def _run(self, connection: Connection, statement: str, *parameters: object) -> PostgresCursor:
         # A cursor for each statement: within a pipeline, results are fetched after all statements were sent.
         cursor = new_cursor(connection)
         await cursor.execute(statement.format(s=self._schema).encode(), parameters, binary=True)
         return cursor
+
+
+def _size_of(commit: Commit) -> int:
+    """Return the bytes of a superstep's payload."""
+    rows = [row for change in (commit, *commit.others) for row in change.rows]
+    frames = [row.frame for row in rows] + [record.frame for record in commit.records]
+    return sum(map(len, frames)) + sum([len(event.frame) for event in commit.events])
 
 
 def _pipeline(connection: Connection) -> AbstractAsyncContextManager[object]:
@@ -395,18 +529,15 @@ def _check_lease(lease: Lease, rows: list[Raw]) -> None:
     raise ThreadBusyError(lease.thread_id, lost=True)
 
 
-def _runs_of(rows: list[Raw]) -> tuple[tuple[RunRow, ...], RunRow | None]:
-    """Return the open runs of a thread, in the order in which they are taken, and the named run."""
-    open_runs: list[RunRow] = []
-    named: RunRow | None = None
-    for is_open, *columns in rows:
-        run = run_of(tuple(columns))
-        if is_open:
-            open_runs.append(run)
-        else:
-            named = run
-    open_runs.sort(key=lambda run: run.order)
-    return tuple(open_runs), named
+def _is_named(attempt: RunAttempt[Any], run: RunRow, key: str | None) -> bool:
+    """Return True if a run is the one that a call has asked for, by its id or by its key."""
+    if key is None:
+        return run.run_id == attempt.run_id
+    return attempt.idempotency_key is not None and key == escape(attempt.idempotency_key)
+
+
+def _order(run: RunRow) -> tuple[int, int]:
+    return run.order
 
 
 def _is_queued(before: RunThreadRow | None, after: RunThreadRow) -> bool:

@@ -116,7 +116,6 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         self._writers = writers
         self._reading = ReadStatements(name)
         self._writing = WriteStatements(name, schema, self._server_clock)
-        self._acquiring = AcquireStatement(name, self._source.name, self._server_clock)
         self._upkeep = UpkeepStatements(name, schema, self._source.name, self.busy_timeout)
         self._open: ConnectedSaver | None = None
         self._numbers = WriteNumbers()
@@ -209,8 +208,9 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         opened = ConnectedSaver(
             self._source,
             self._prepare,
-            self._acquiring,
+            AcquireStatement(quoted(self.schema), self._source.name, self._server_clock),
             self._writing,
+            _transactions_of(self),
             direct=self._direct,
             writers=self._writers,
             busy_timeout=self.busy_timeout,
@@ -360,12 +360,15 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         return await self._run(self._reading.events, thread_id, since, limit)
 
 
+def _transactions_of(saver: PostgresSaver) -> RunTransactions:
+    name = quoted(saver.schema)
+    return RunTransactions(name, saver.schema, saver._source.name, saver.busy_timeout, writing=saver._writing)
+
+
 def _runs_of(saver: PostgresSaver) -> PostgresRuns:
     name = quoted(saver.schema)
-    transactions = RunTransactions(name, saver.schema, saver._source.name, saver.busy_timeout, writing=saver._writing)
     return PostgresRuns(
         saver._run,
-        transactions,
         RunSearches(name),
         clock=lambda: None if saver.clock is saver._server_clock else saver.clock(),
         released=saver._forget,

@@ -3,53 +3,63 @@
 from __future__ import annotations
 
 import threading
+from typing import Final, Literal, TypeAlias, get_args
 
 import anyio
 
 from ..bridge import Waiter, loop_scheduler, wake
 
+Topic: TypeAlias = Literal["queue", "cancel", "run", "events"]
+"""What may have changed: a thread is queued; an open run is to be cancelled; a run has begun or ended; the events of
+a run are stored. A task that waits for one of these need not look after changes of the others."""
+
+TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
+
 
 class ChangeSignal:
-    """A number that grows with each change, and the tasks that wait until it does."""
+    """Numbers that grow with each change, one for each topic, and the tasks that wait until they do."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._number = 1
-        self._waiting: set[Waiter] = set()
+        self._numbers: dict[Topic | None, int] = dict.fromkeys((None, *TOPICS), 1)
+        self._waiting: dict[Topic | None, set[Waiter]] = {topic: set() for topic in self._numbers}
 
-    @property
-    def number(self) -> int:
-        """The present number. It begins with 1."""
-        return self._number
+    def notify(self, topics: tuple[Topic, ...] = TOPICS) -> None:
+        """Count a change, and wake the tasks that wait for it. May be called in any thread.
 
-    def notify(self) -> None:
-        """Count a change, and wake all tasks that wait. May be called in any thread."""
+        Args:
+            topics: what has changed; all by default.
+        """
+        woken: list[Waiter] = []
         with self._lock:
-            self._number += 1
-            woken, self._waiting = self._waiting, set()
+            for topic in (None, *topics) if topics else ():
+                self._numbers[topic] += 1
+                woken += self._waiting[topic]
+                self._waiting[topic] = set()
         wake(tuple(woken))
 
-    async def wait(self, seen: int, timeout: float) -> int:
-        """Wait until the number differs from one that was seen.
+    async def wait(self, seen: int, timeout: float, topic: Topic | None = None) -> int:
+        """Wait until the number of a topic differs from one that was seen.
 
         Args:
             seen: the number.
             timeout: seconds to wait at most; infinite for no limit.
+            topic: the topic; None for all.
 
         Returns:
-            The present number, which is `seen` if the time has passed.
+            The present number, which is `seen` if the time has passed. It begins with 1.
         """
         event = anyio.Event()
         waiter = Waiter(loop_scheduler(), event.set)
         with self._lock:
             # Compared and registered in one step: a change in between would be missed.
-            if self._number != seen:
-                return self._number
-            self._waiting.add(waiter)
+            if self._numbers[topic] != seen:
+                return self._numbers[topic]
+            self._waiting[topic].add(waiter)
         try:
             with anyio.move_on_after(timeout):
                 await event.wait()
         finally:
             with self._lock:
-                self._waiting.discard(waiter)
-        return self._number
+                self._waiting[topic].discard(waiter)
+        return self._numbers[topic]

@@ -72,6 +72,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
         error: why it failed; None if it did not.
         values: the root graph's state as JSON values; None to keep what is stored.
         interrupts: the open questions, as JSON values, by task id.
+        first_event: the cursor before the run's first event, if the run begins and ends in one transaction; else "".
         last_event: a cursor after the run's last event.
     """
 
@@ -81,6 +82,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     error: RunError | None = None
     values: dict[str, Any] | None = None
     interrupts: dict[str, Any] = {}
+    first_event: str = ""
     last_event: str = ""
 
 
@@ -232,7 +234,13 @@ def end(found: Found, outcome: RunOutcome, *, epoch: int) -> Changes[bool]:
     if hidden and not outcome.rolled_back:
         return Changes(False)
     ended = _ended(run, outcome.status, found.now, hidden=hidden)
-    ended = replace(ended, error=outcome.error, last_event=outcome.last_event)
+    ended = replace(
+        ended,
+        error=outcome.error,
+        begun=run.begun or bool(outcome.first_event),
+        first_event=run.first_event or outcome.first_event,
+        last_event=outcome.last_event,
+    )
     thread = replace(
         thread,
         rest=outcome.rest,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ..errors import StorageError
 from ..records import Commit, Lease, Owner
 from .decisions import Found
-from .port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work
+from .port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work, topics_of
 from .queries import RowPosition, RunQuery, ThreadQuery, run_position
 from .rows import RunRow, RunThreadRow
 
@@ -100,8 +100,7 @@ class InMemoryRuns(RunStore):
                 self._threads[thread_id] = replace(changes.thread, metadata={})
             if lease is not None and (ends_work(found, changes, lease) or (commit is not None and commit.releases)):
                 self._saver.release(lease)
-        if changes.thread is not None or changes.runs:
-            self.changes.notify()
+        self.changes.notify(topics_of(changes))
         return changes.result
 
     def has(self, thread_id: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from ..errors import RunNotFoundError
 from ..records import Commit, Lease, Owner
 from . import decisions
-from .changes import ChangeSignal
+from .changes import ChangeSignal, Topic
 from .decisions import Changes, Found, RunOutcome
 from .queries import RUN_ORDER, Page, RowPosition, RunQuery, ThreadQuery, page_of, read_cursor, run_position
 from .rows import CancelAction, RunRequest, RunRow, RunThreadRow
@@ -74,8 +74,8 @@ class RunStore(ABC):
         too: with epoch 0, and without an owner or a checkpoint. A thread with a row here remains when a lease on it is
         released.
 
-        An implementation calls `self.changes.notify()` after each transaction that wrote rows of runs or threads, also
-        after one that deleted them.
+        An implementation calls `self.changes.notify` after each transaction that wrote rows of runs or threads, with
+        its `topics_of`, and without topics after one that deleted them.
 
         Args:
             thread_id: the thread.
@@ -175,29 +175,30 @@ class RunStore(ABC):
         rows = await self.find_threads(query, after=read_cursor(after, query.order), limit=limit + 1)
         return page_of(rows, limit, query.order, query.position)
 
-    async def wait_for_change(self, seen: int = 0) -> int:
+    async def wait_for_change(self, seen: int = 0, topic: Topic | None = None) -> int:
         """Wait until runs or threads may have changed, in any process.
 
         Callers look at what they wait for between two calls, and pass the number that the call before returned: no
         change is missed then. The first call, with 0, returns at once.
 
         Args:
-            seen: the number that was returned before; 0 at first.
+            seen: the number that was returned before, for the same topic; 0 at first.
+            topic: what the caller looks for; None for any change.
 
         Returns:
             Another number.
         """
-        while (number := await self.changes.wait(seen, self.look_every)) == seen:
+        while (number := await self.changes.wait(seen, self.look_every, topic)) == seen:
             if await self.has_changed_elsewhere():
                 self.changes.notify()
         return number
 
     def announce(self) -> None:
-        """Have other processes look soon, although no row of runs has changed: the events of a run are stored.
+        """Notify tasks that wait, and other processes soon, that the events of a run are stored.
 
-        Stores whose `has_changed_elsewhere` finds that by itself need not implement it.
+        Stores whose `has_changed_elsewhere` finds that by itself need not implement it for other processes.
         """
-        return
+        self.changes.notify(("events",))
 
     async def has_changed_elsewhere(self) -> bool:
         """Return True if another process may have changed something since the last call. The default assumes so."""
@@ -261,19 +262,21 @@ class RunStore(ABC):
         decide = partial(decisions.begin, epoch=lease.epoch, first_event=first_event)
         await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease, commit=commit)
 
-    async def end(self, lease: Lease, run_id: str, outcome: RunOutcome) -> bool:
+    async def end(self, lease: Lease, run_id: str, outcome: RunOutcome, commit: Commit | None = None) -> bool:
         """End a run, and release the lease. See `decisions.end`.
 
         Args:
             lease: the lease under which it was taken.
             run_id: the run.
             outcome: how it ended.
+            commit: its last superstep, or the questions for which it pauses, stored in the same transaction. Not for a
+                run that ends as cancelled.
 
         Returns:
             False if the run's checkpoints are to be deleted first; the lease is held still.
         """
         decide = partial(decisions.end, outcome=outcome, epoch=lease.epoch)
-        return await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease)
+        return await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease, commit=commit)
 
     async def give_back(self, lease: Lease, run_id: str, *, last_event: str = "") -> None:
         """Return a run that was stopped in order, and release the lease. See `decisions.give_back`.
@@ -310,6 +313,23 @@ def check_commit(lease: Lease | None, commit: Commit | None) -> None:
     """
     if commit is not None and lease is None:
         raise ValueError("a commit is stored under a lease: pass lease=, too")
+
+
+def topics_of(changes: Changes[Any]) -> tuple[Topic, ...]:
+    """Return what a transaction changes.
+
+    Args:
+        changes: what it writes.
+    """
+    topics: list[Topic] = []
+    if changes.thread is not None and changes.thread.activation == "queued":
+        topics.append("queue")
+    if any(run.is_open and run.cancel is not None for run in changes.runs):
+        topics.append("cancel")
+    # A run without these has only been taken. Tasks that wait for any change are woken also then.
+    if any(run.begun or not run.is_open for run in changes.runs) or not topics:
+        topics.append("run")
+    return tuple(topics) if changes.thread is not None or changes.runs else ()
 
 
 def ends_work(found: Found, changes: Changes[Any], lease: Lease) -> bool:

@@ -76,8 +76,7 @@ class SqliteRuns(RunStore):
         finally:
             # Also if the caller was cancelled: the transaction may have been committed.
             if job.value is not None:
-                if job.value.changed:
-                    self.changes.notify()
+                self.changes.notify(job.value.topics)
                 if lease is not None and job.value.released:
                     self._released(lease)
 

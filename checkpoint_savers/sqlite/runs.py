@@ -15,8 +15,9 @@ import msgspec
 from ..listing import SLICE
 from ..metadata import read_metadata, with_defaults
 from ..records import Lease
+from ..runs.changes import Topic
 from ..runs.decisions import Changes, Found
-from ..runs.port import ActiveThread, Decide, ends_work
+from ..runs.port import ActiveThread, Decide, ends_work, topics_of
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery, contains
 from ..runs.rows import RunRow, RunThreadRow
 from . import writing
@@ -94,12 +95,12 @@ class Transacted(NamedTuple, Generic[T]):
 
     Attributes:
         result: the decision's.
-        changed: True if rows of runs or of the thread were written.
+        topics: what has changed.
         released: True if the lease was released.
     """
 
     result: T
-    changed: bool
+    topics: tuple[Topic, ...]
     released: bool
 
 
@@ -136,7 +137,7 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
     if lease is not None and ends_work(found, changes, lease):
         writing.release(db, lease)
         released = True
-    return Transacted(changes.result, changes.thread is not None or bool(changes.runs), released)
+    return Transacted(changes.result, topics_of(changes), released)
 
 
 def _found(db: sqlite3.Cursor, asked: Transaction[Any], thread: int | None) -> Found:

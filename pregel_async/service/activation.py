@@ -12,38 +12,34 @@ import inspect
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import anyio
-import msgspec
 from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.lease import acquire, release
 from checkpoint_savers.owner import this_process
-from checkpoint_savers.records import Commit, Lease
+from checkpoint_savers.records import Lease
 from checkpoint_savers.runs import decisions
 from checkpoint_savers.runs.decisions import RunOutcome
 from checkpoint_savers.runs.port import RunStore
-from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow, ThreadStatus
+from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow
 from checkpoint_savers.upkeep.pruning import without_runs
 
 from .._api.attributes import stored_through
 from .._api.compiled import Graph
-from .._api.json_encoder import JsonEncoder
 from .._runtime.observing.error_text import described, shorten_traceback
 from .._runtime.platform.environment import Environment
-from .._runtime.streaming.event_recorder import MAX_POSITION
-from .._runtime.streaming.parts import Cursor
 from .._runtime.streaming.stream import GraphStream
 from ..errors import GraphDrained
 from ..runtime import RunControl
-from ..types import StateSnapshot
 from .breakpoints import is_at_breakpoint
 from .call import StoredCall, codec_of, read_call
 from .held_saver import held
+from .outcomes import after_all, outcome_of
+from .run_marks import RunMarks
 from .runs import Run
 
 log = logging.getLogger("pregel_async.service")
@@ -51,14 +47,8 @@ log = logging.getLogger("pregel_async.service")
 ContextOf: TypeAlias = Callable[[Run], Awaitable[Any] | Any]
 """Makes the context of a run's nodes, on the worker, for each attempt."""
 
-MAX_SUMMARY = 16 * 1024
-"""Bytes of JSON that a thread's row holds of its state. Keys whose values do not fit are left out."""
-
 MAX_TRACEBACK = 16 * 1024
 """Bytes of a failure's traceback that a run's row holds: the end, which says where the failure was raised."""
-
-_REST: Mapping[RunStatus, ThreadStatus] = {"error": "error", "timeout": "error"}
-"""The statuses of runs after which a thread's status is the same whatever is left to run."""
 
 
 class Tools(NamedTuple):
@@ -143,6 +133,12 @@ class Activation:
         self.was_refused = False
         self._tools = tools
         self._thread = thread
+        self._marks: RunMarks | None = None
+
+    @property
+    def _has_ended(self) -> bool:
+        """True if the run's end was stored with its last transaction. Whatever the call raises then changes nothing."""
+        return self._marks is not None and self._marks.ended
 
     async def work(self) -> None:
         """Take a run of the thread and execute it. Does nothing if another worker has the thread.
@@ -193,17 +189,21 @@ class Activation:
         elif row.cancel is None:
             try:
                 status = await self._status(lease, row, graph)
-            except (ThreadBusyError, StorageError) as failure:
-                if isinstance(failure, StorageError) or failure.lost:
+            except Exception as failure:
+                is_lost = isinstance(failure, StorageError) or (isinstance(failure, ThreadBusyError) and failure.lost)
+                if is_lost and not self._has_ended:
                     raise
                 status, error = "error", error_of(failure, tracebacks=self._tools.tracebacks)
-            except Exception as failure:
-                status, error = "error", error_of(failure, tracebacks=self._tools.tracebacks)
+                if self._has_ended:
+                    log.exception("run %s of thread %r raised after its end was stored", row.run_id, row.thread_id)
             except anyio.get_cancelled_exc_class():
                 # The worker is being stopped, and its grace is over.
-                with anyio.CancelScope(shield=True):
-                    await self._give_back(lease, row)
+                if not self._has_ended:
+                    with anyio.CancelScope(shield=True):
+                        await self._give_back(lease, row)
                 raise
+        if self._has_ended:
+            return
         with anyio.CancelScope(shield=True):
             if status is None:
                 await self._give_back(lease, row)
@@ -225,8 +225,8 @@ class Activation:
             context = tools.context(Run.from_row(row))
             if inspect.isawaitable(context):
                 context = await context
-        first = partial(_begin, tools.runs, lease, row.run_id)
-        stream = stored_through(graph, held(tools.saver, lease, first)).astream(
+        self._marks = RunMarks(tools.saver, tools.runs, lease, row, graph, call)
+        stream = stored_through(graph, held(tools.saver, lease, self._marks)).astream(
             None if row.begun else call.input,
             _config(call, row),
             context=context,
@@ -260,44 +260,20 @@ class Activation:
         """Return the run to the queue."""
         chain = await self._tools.saver.read(row.thread_id)
         at = "" if chain is None else chain.head
-        await self._tools.runs.give_back(lease, row.run_id, last_event=_after_all(at, lease))
+        await self._tools.runs.give_back(lease, row.run_id, last_event=after_all(at, lease))
 
     async def _outcome(self, lease: Lease, row: RunRow, status: RunStatus, error: RunError | None) -> RunOutcome:
         """Return how a run ended, and how it left its thread."""
-        graph, at = self._tools.graphs[row.request.assistant], ""
+        graph = self._tools.graphs[row.request.assistant]
         try:
             state = await graph.aget_state({"configurable": {"thread_id": row.thread_id}})
-            rest: ThreadStatus = "interrupted" if state.next else "idle"
-            values, interrupts = _summary(state), _questions(state)
-            at = state.config.get("configurable", {}).get("checkpoint_id", "")
+            return outcome_of(state, status, lease, error)
         except StorageError:
             raise
         except Exception as failure:  # the stored state does not fit the graph's code
             log.exception("run %s of thread %r: its state cannot be read", row.run_id, row.thread_id)
-            rest, values, interrupts = "error", None, {}
             error = error or error_of(failure, tracebacks=self._tools.tracebacks)
-        return RunOutcome(
-            status=status,
-            rest=_REST.get(status, rest),
-            error=error,
-            values=values,
-            interrupts=interrupts,
-            last_event=_after_all(at, lease),
-        )
-
-
-async def _begin(runs: RunStore, lease: Lease, run_id: str, commit: Commit) -> None:
-    """Store a run's first transaction, with a note that the run's input is stored."""
-    if commit.rows:
-        at = commit.rows[0].parent_id
-    else:
-        at = commit.records[0].checkpoint_id if commit.head is None else commit.head[1]
-    await runs.begin(lease, run_id, commit, first_event=str(Cursor(at or "", lease.epoch, 0)))
-
-
-def _after_all(at: str, lease: Lease) -> str:
-    """Return a cursor after all events under a lease, given the thread's newest checkpoint. The next lease's follow."""
-    return str(Cursor(at, lease.epoch, MAX_POSITION))
+            return RunOutcome(status=status, rest="error", error=error, last_event=after_all("", lease))
 
 
 def error_of(failure: BaseException, *, tracebacks: bool = True) -> RunError:
@@ -329,24 +305,3 @@ def _config(call: StoredCall, row: RunRow) -> dict[str, Any]:
         for key in ("checkpoint_id", "checkpoint_ns", "checkpoint_map"):
             configurable.pop(key, None)
     return {**call.config, "configurable": configurable, "run_id": row.run_id}
-
-
-_JSON = JsonEncoder()
-
-
-def _summary(state: StateSnapshot[Any]) -> dict[str, Any]:
-    """Return a state as JSON values, without keys for which there is no room."""
-    values = state.values if isinstance(state.values, dict) else {"value": state.values}
-    room, summary = MAX_SUMMARY, dict[str, Any]()
-    for key, value in values.items():
-        data = _JSON(value)
-        if len(data) <= room:
-            room -= len(data)
-            summary[str(key)] = msgspec.json.decode(data)
-    return summary
-
-
-def _questions(state: StateSnapshot[Any]) -> dict[str, Any]:
-    """Return the open questions as JSON values, by task id."""
-    asked = {task.id: [{"id": each.id, "value": each.value} for each in task.interrupts] for task in state.tasks}
-    return {task_id: msgspec.json.decode(_JSON(questions)) for task_id, questions in asked.items() if questions}

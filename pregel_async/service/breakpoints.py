@@ -28,7 +28,7 @@ async def is_at_breakpoint(
         run_id: the run.
     """
     before = _names(graph.interrupt_before_nodes if call.interrupt_before is None else call.interrupt_before)
-    after = _names(graph.interrupt_after_nodes if call.interrupt_after is None else call.interrupt_after)
+    after = _after(graph, call)
     chain = await saver.read(thread_id) if before or after else None
     if chain is None or chain.rows[-1].metadata.get("run_id") != run_id:
         return False  # the run has made no checkpoint: it is to pass the breakpoint of an earlier run
@@ -36,6 +36,20 @@ async def is_at_breakpoint(
     upcoming = (await graph.aget_state({"configurable": {"thread_id": thread_id}})).next
     ran = ChainReader(thread_id, "", chain.rows).state(newest).ran
     return bool(upcoming) and (_meets(before, upcoming) or _meets(after, ran))
+
+
+def stops_after_nodes(graph: Graph[Any, Any], call: StoredCall) -> bool:
+    """Return True if a run may stop at a breakpoint after a node, also after the last one.
+
+    Args:
+        graph: the graph of the run.
+        call: the call of the run.
+    """
+    return bool(_after(graph, call))
+
+
+def _after(graph: Graph[Any, Any], call: StoredCall) -> tuple[str, ...]:
+    return _names(graph.interrupt_after_nodes if call.interrupt_after is None else call.interrupt_after)
 
 
 def _names(nodes: str | Collection[str]) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ class RunWatcher:
         """Look whenever something may have changed, until this is cancelled."""
         seen = 0
         while True:
-            seen = await self._runs.wait_for_change(seen)
+            seen = await self._runs.wait_for_change(seen, "run")
             try:
                 await self._look()
                 await self._environment.sleep(PAUSE)

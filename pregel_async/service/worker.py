@@ -193,13 +193,13 @@ class WorkLoop:
             self._freed.set()
             self._freed = anyio.Event()
         if not activation.was_refused:
-            self.runs.changes.notify()  # a slot is free
+            self.runs.changes.notify(("queue",))  # a slot is free
 
     async def _try_later(self, thread_id: str) -> None:
         """Try a thread again after a while whose lease another owner has: a direct call of the graph, say."""
         await self.environment.sleep(RETRY_AFTER)
         self._refused.discard(thread_id)
-        self.runs.changes.notify()
+        self.runs.changes.notify(("queue",))
 
     async def _watch_cancellations(self) -> None:
         """Stop runs that are to be cancelled, also by requests of other processes."""
@@ -219,4 +219,4 @@ class WorkLoop:
                 self.look = anyio.Event()
                 continue
             with anyio.move_on_after(LOOK_EVERY):
-                seen = await self.runs.wait_for_change(seen)
+                seen = await self.runs.wait_for_change(seen, "cancel")

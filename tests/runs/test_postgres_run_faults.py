@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -14,7 +15,7 @@ import psycopg.rows
 import pytest
 from msgspec.structs import replace
 
-from checkpoint_savers import PostgresSaver, StorageError, StorageLockedError
+from checkpoint_savers import PostgresSaver, StorageError, StorageLockedError, ThreadBusyError
 from checkpoint_savers.conformance.runs.suite import SUCCESS, request
 from checkpoint_savers.conformance.savers.suite import LATER, cid, commit, head_of, here, row
 from checkpoint_savers.postgres import run_transactions
@@ -231,6 +232,129 @@ async def test_an_unknown_outcome(proxy: Proxy, schema: str) -> None:
         assert (await saver.runs.get_run("b")) is not None
 
 
+class Batches:
+    """Counts transactions of runs. The first one waits until the test has queued others."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.go = threading.Event()
+        new_client_cursor = run_transactions.new_client_cursor
+
+        def counting(connection: Connection) -> Any:
+            self.count += 1
+            return new_client_cursor(connection)
+
+        monkeypatch.setattr(run_transactions, "new_client_cursor", counting)
+
+    async def call_at_once(
+        self, saver: PostgresSaver, calls: dict[str, Callable[[], Awaitable[Any]]]
+    ) -> dict[str, Any]:
+        """Make calls that are queued together. Return their results, or errors."""
+        found: dict[str, Any] = {}
+        inside = threading.Event()
+
+        def wait(found: Found) -> Changes[None]:
+            inside.set()
+            assert self.go.wait(30)
+            return Changes(None)
+
+        async def call(name: str, work: Callable[[], Awaitable[Any]]) -> None:
+            try:
+                found[name] = await work()
+            except Exception as error:
+                found[name] = error
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(saver.runs.transact, "first", wait)
+            await anyio.to_thread.run_sync(inside.wait)
+            self.count = 0
+            for name, work in calls.items():
+                group.start_soon(call, name, work)
+            await anyio.wait_all_tasks_blocked()
+            self.go.set()
+        return found
+
+
+async def test_changes_of_several_threads_share_a_transaction(
+    saver: PostgresSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: calls that wait at the same time are one transaction, with their supersteps; a call that is refused gets its
+    own error, and stores nothing."""
+    batches, leases = Batches(monkeypatch), {name: await taken(saver, name) for name in "defgh"}
+    lost = replace(leases["h"], epoch=7)
+    calls: dict[str, Callable[[], Awaitable[Any]]] = {
+        "start": lambda: saver.runs.start("a", request("a-a"), metadata={"user": "ada"}),
+        "start 2": lambda: saver.runs.start("b", request("b-a")),
+        "cancel": lambda: saver.runs.cancel("d-b"),
+        "begin": lambda: saver.runs.begin(leases["e"], "e-a", commit(row(1))),
+        "end": lambda: saver.runs.end(leases["f"], "f-a", SUCCESS, commit(row(1))),
+        "give back": lambda: saver.runs.give_back(leases["g"], "g-a"),
+    }
+    await batches.call_at_once(saver, calls)
+    assert batches.count <= 2
+    runs = [await saver.runs.get_run(run_id) for run_id in ("a-a", "b-a", "d-b", "e-a", "f-a", "g-a")]
+    assert [run and (run.status, run.begun) for run in runs] == [
+        ("pending", False),
+        ("pending", False),
+        ("cancelled", False),
+        ("running", True),
+        ("success", False),
+        ("pending", False),
+    ]
+    assert [await head_of(saver, name) for name in "ef"] == [cid(1), cid(1)]
+    owners = {header.thread_id: header.owner is None for header in await saver.threads()}
+    assert owners == {"a": True, "b": True, "d": False, "e": False, "f": True, "g": True, "h": False}
+
+    batches.go.clear()
+    found = await batches.call_at_once(
+        saver,
+        {
+            "same id": lambda: saver.runs.start("x", request("a-a")),
+            "busy": lambda: saver.runs.start("d", request("d-c", multitask="reject")),
+            "no such": lambda: saver.runs.transact("y", lambda found: Changes("nothing")),
+            "lost": lambda: saver.runs.end(lost, "h-a", SUCCESS),
+            "head": lambda: saver.runs.begin(leases["e"], "e-a", commit(row(3), head=2)),
+            "key": lambda: saver.runs.start("z1", request("z1-a", idempotency_key="k")),
+            "key 2": lambda: saver.runs.start("z2", request("z2-a", idempotency_key="k")),
+            "start": lambda: saver.runs.start("c", request("c-a")),
+        },
+    )
+    assert isinstance(found["same id"], StorageError)
+    assert [type(found[name]) for name in ("busy", "lost", "head")] == [ThreadBusyError] * 3
+    assert found["no such"] == "nothing" and found["key"].run_id == found["key 2"].run_id
+    assert await saver.runs.get_run("c-a") is not None
+    threads = {header.thread_id for header in await saver.threads()}
+    assert threads == {*"abcdefgh", f"{found['key'].run_id[:2]}"}
+
+
+async def test_a_thread_that_is_locked_delays_no_other(
+    proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: a call whose thread another connection has locked waits, and the others of its batch do not."""
+    batches = Batches(monkeypatch)
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, busy_timeout=40) as saver:
+        await saver.runs.start("t", request("t-a"))
+        await check_locked(saver, batches)
+
+
+async def check_locked(saver: PostgresSaver, batches: Batches) -> None:
+    with psycopg.connect(conninfo()) as holder, anyio.fail_after(20):
+        schema = saver.schema
+        holder.execute(f"SELECT FROM {schema}.pregel_run_threads WHERE thread_id = 't' FOR UPDATE".encode())
+
+        async def unlock_after(name: str) -> None:
+            await saver.runs.start(name, request(f"{name}-a"))
+            if name == "z":
+                holder.rollback()
+
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "t": lambda: saver.runs.start("t", request("t-b")),
+            **{name: partial(unlock_after, name) for name in "xyz"},
+        }
+        found = await batches.call_at_once(saver, calls)
+    assert found["t"].seq == 2
+
+
 @pytest.mark.slow
 @pytest.mark.one_loop
 async def test_a_process_that_stops_in_a_transaction(saver: PostgresSaver) -> None:
@@ -293,14 +417,15 @@ async def test_end_waits_for_start(saver: PostgresSaver) -> None:
     await saver.runs.start("t", request("a"))
     lease = await acquire(saver)
     assert await saver.runs.take(lease, 1, worker="w") is not None
-    with psycopg.connect(conninfo()) as blocker, anyio.fail_after(30):
-        blocker.execute(f'SELECT 1 FROM "{saver.schema}".pregel_run_threads FOR UPDATE'.encode())
-        async with anyio.create_task_group() as group:
-            group.start_soon(saver.runs.start, "t", request("b"))
-            await waiting_for(blocker, 1)
-            group.start_soon(saver.runs.end, lease, "a", SUCCESS)
-            await waiting_for(blocker, 2)
-            blocker.rollback()
+    async with PostgresSaver.from_conn_string(conninfo(), schema=saver.schema) as other:
+        with psycopg.connect(conninfo()) as blocker, anyio.fail_after(20):
+            blocker.execute(f'SELECT 1 FROM "{saver.schema}".pregel_run_threads FOR UPDATE'.encode())
+            async with anyio.create_task_group() as group:
+                group.start_soon(other.runs.start, "t", request("b"))
+                await waiting_for(blocker, 1)
+                group.start_soon(saver.runs.end, lease, "a", SUCCESS)
+                await waiting_for(blocker, 2)
+                blocker.rollback()
     thread = await saver.runs.get_thread("t")
     assert thread is not None and (thread.pending, thread.activation) == (1, "queued")
 
@@ -320,7 +445,7 @@ async def test_one_key_on_two_threads(saver: PostgresSaver) -> None:
     async def start(thread_id: str, run_id: str) -> None:
         runs.append(await saver.runs.start(thread_id, request(run_id, idempotency_key="k")))
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(start, "t", "a")
             await gate.is_inside()
@@ -414,7 +539,7 @@ async def test_a_release_that_meets_the_first_run(saver: PostgresSaver) -> None:
     stored."""
     lease = await acquire(saver)
     gate = Gate(saver)
-    with anyio.fail_after(30):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(saver.runs.start, "t", request("a"))
             await gate.is_inside()

@@ -52,7 +52,8 @@ class Once:
 
 @pytest.mark.parametrize("action", ["interrupt", "rollback"])
 async def test_cancel_against_end(action: Literal["interrupt", "rollback"], saver: BaseCheckpointSaver) -> None:
-    """P16: a run that has ended by itself, but whose end is not stored, is not cancelled any more: it has one status."""
+    """P16: a run that has ended by itself, but whose last superstep is not stored, is not cancelled any more: it has
+    one status."""
     before_end = Once("end")
     graphs = {"agent": steps("a", "b")}
     async with RunService(graphs, saver, work=False) as web, RunService(graphs, stopping(saver, before_end)):

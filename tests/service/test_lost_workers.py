@@ -72,7 +72,8 @@ async def test_a_worker_that_died_before_the_input_was_stored(saver: BaseCheckpo
 async def test_a_worker_that_is_stopped_and_continues(answer: bool, saver: BaseCheckpointSaver, clock: Clock) -> None:
     """P6, P16: a worker that is stopped at any of its writes, and overtaken, changes nothing when it continues: the
     input or the answer is applied once."""
-    for stop_at in ("take", "begin", "commit", "end"):
+    # The first transaction with an answer is followed by the last one.
+    for stop_at in ("take", "begin", "end") if answer else ("take", "begin", "commit", "end"):
         thread_id = f"{stop_at}"
         stopped, overtaken = Gate(), anyio.Event()
 

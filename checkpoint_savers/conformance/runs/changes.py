@@ -7,10 +7,11 @@ import anyio.lowlevel
 import pytest
 
 from ...abc import BaseCheckpointSaver
+from ...runs.changes import TOPICS, Topic
 from ...runs.port import RunStore
 from ..caches.conformance import Clock
-from ..savers.suite import in_threads
-from .suite import OpenSaverAt, RunSuite, request
+from ..savers.suite import commit, in_threads, row
+from .suite import SUCCESS, OpenSaverAt, RunSuite, request
 
 
 class Waiting(RunSuite):
@@ -77,3 +78,32 @@ class Waiting(RunSuite):
             await anyio.lowlevel.checkpoint()
             await other.runs.start("t", request("a"))
         assert found == [1]
+
+    async def test_changes_by_topic(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """A task that waits for one kind of change is not woken by the others, and misses none of its own."""
+        seen = {topic: await runs.wait_for_change(0, topic) for topic in TOPICS}
+
+        async def changed() -> set[Topic]:
+            numbers = {topic: await runs.changes.wait(0, 0, topic) for topic in TOPICS}
+            found: set[Topic] = {topic for topic in TOPICS if numbers[topic] != seen[topic]}
+            seen.update(numbers)
+            return found
+
+        await changed()
+        await runs.start("t", request("a"))
+        assert "queue" in await changed()
+        lease = await self.acquire(saver)
+        assert await runs.take(lease, 1, worker="w") is not None
+        assert not await changed() & {"queue", "cancel"}
+        await runs.begin(lease, "a", commit(row(1)))
+        assert await changed() == {"run"}
+        await runs.cancel("a")
+        assert "cancel" in await changed()
+        await runs.start("t", request("b"))
+        assert "queue" not in await changed(), "a worker has the thread"
+        runs.announce()
+        assert await changed() == {"events"}
+        assert await runs.end(lease, "a", SUCCESS)
+        assert await changed() >= {"queue", "run"}
+        await saver.adelete_thread("t")
+        assert await changed() == set(TOPICS)

@@ -31,13 +31,17 @@ def script() -> list[Step]:
         _under(lambda runs, lease: runs.take(lease, 2, worker="w")),
         _step(lambda runs: runs.start("u", request("c", due=NOW + 5))),
         _under(lambda runs, lease: runs.begin(lease, "b", commit(row(1), records=[record(1, "x")]))),
-        _under(lambda runs, lease: runs.end(lease, "b", SUCCESS)),
+        _under(
+            lambda runs, lease: runs.end(
+                lease, "b", SUCCESS, commit(row(2, 1, base=1), head=1, records=[record(2, "x")])
+            )
+        ),
         Step(_acquire),
         _under(lambda runs, lease: runs.take(lease, 3, worker="w")),
         _step(lambda runs: runs.cancel("a", action="rollback")),
         _step(lambda runs: runs.start("t", request("d", multitask="interrupt"))),
         _under(
-            lambda runs, lease: runs.begin(lease, "a", commit(row(2, 1, base=1), head=1, clears=[record(1, "x")])),
+            lambda runs, lease: runs.begin(lease, "a", commit(row(3, 2, base=1), head=2, clears=[record(2, "x")])),
         ),
         _under(lambda runs, lease: runs.give_back(lease, "a")),
         Step(_acquire),

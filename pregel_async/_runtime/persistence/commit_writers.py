@@ -198,10 +198,13 @@ class CommitWriter:
         """
         if self.outer:
             await self._flush_outer_checkpoints()
-        commit = self._build_commit(records, events, releases=releases)
+        await self._store(self._build_commit(records, events, releases=releases), len(events))
+
+    async def _store(self, commit: Commit, more_events: int = 0) -> None:
+        """Store a transaction. For `more_events` see `_mark_stored`."""
         try:
             await self.lease.commit(
-                commit, partial(self._mark_stored, more_events=len(events)) if events else self._mark_stored
+                commit, partial(self._mark_stored, more_events=more_events) if more_events else self._mark_stored
             )
         except CheckpointError as error:
             self.explain(error, commit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from checkpoint_savers.errors import CheckpointError
@@ -80,10 +80,16 @@ class OverlappedWriter(CommitWriter):
         assert not self._running
         self._due = False
         # A subgraph has to wait until its outer graph's checkpoints are stored, so it needs a task.
-        if self.outer or not self.lease.saver.begins_commits:
-            transaction = self.lease.start(partial(self._run_transaction, releases))
+        if self.outer:
+            transaction = self.lease.start(partial(self._run_transaction, self.store_queued))
         else:
-            transaction = self.lease.begin(self._build_commit(releases=releases), self._end_transaction)
+            # Built here and not in the task: a row that is queued before the task runs belongs to the next transaction,
+            # which may be the last one, and release the lease.
+            commit = self._build_commit(releases=releases)
+            if self.lease.saver.begins_commits:
+                transaction = self.lease.begin(commit, self._end_transaction)
+            else:
+                transaction = self.lease.start(partial(self._run_transaction, partial(self._store, commit)))
         # It may have ended already: with asyncio's eager task factory, or if it could not begin.
         if not transaction.ended.is_set():
             self._running = (transaction,)
@@ -95,9 +101,9 @@ class OverlappedWriter(CommitWriter):
         elif isinstance(error, CheckpointError):
             self.explain(error, commit)
 
-    async def _run_transaction(self, releases: bool) -> None:
+    async def _run_transaction(self, store: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self.store_queued(releases=releases)
+            await store()
         except BaseException as error:
             # Noted at once: no task waits for this transaction now, and no node may start after it has failed.
             self.lease.fail(error)

@@ -37,7 +37,7 @@ class RowDispatcher(Dispatcher):
                 log.exception("the queue cannot be read: trying again")
                 await crew.environment.sleep(LOOK_EVERY)
             with anyio.move_on_after(LOOK_EVERY):
-                seen = await crew.runs.wait_for_change(seen)
+                seen = await crew.runs.wait_for_change(seen, "queue")
 
     async def _fill_slots(self, crew: Crew) -> None:
         if crew.free:
