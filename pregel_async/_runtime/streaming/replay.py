@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from contextlib import aclosing
 from typing import Protocol
 
 import anyio
@@ -28,6 +27,7 @@ from ...errors import RecordedFailureError
 from ...types import RunStatus
 from ..persistence.namespace_writer import NamespaceWriter
 from .buffer import CAPACITY, Buffer
+from .event_window import EventWindow
 from .modes import MODES
 from .modes.mode import Coerce
 from .parts import END, ERROR, RESTARTED, Cursor, RawPart
@@ -78,7 +78,9 @@ async def rejoin(
         InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
         RecordedFailureError: the run has failed earlier.
     """
-    reader = _ReconnectingReader(sink, subscription, after, saver, thread_id, codec, coerce)
+    reader = _ReconnectingReader(
+        sink, subscription, after, saver, thread_id, codec, coerce, EventWindow(saver, thread_id)
+    )
     while True:
         # First, because a run of this process has events that are not stored yet, and publishes without polling.
         if running := live.joinable(thread_id):
@@ -132,7 +134,9 @@ async def follow(
     Raises:
         InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
     """
-    reader = _ReconnectingReader(sink, subscription, after, saver, thread_id, codec, coerce)
+    reader = _ReconnectingReader(
+        sink, subscription, after, saver, thread_id, codec, coerce, EventWindow(saver, thread_id)
+    )
     sink.set_start_cursor(str(after))
     sink.begin()
     while (last := await wait()) is None:
@@ -163,6 +167,7 @@ class _ReconnectingReader(msgspec.Struct):
 
     Attributes:
         cursor: the cursor of the last event that it has received.
+        window: the stored events from this cursor's checkpoint on.
         cut_off: the checkpoint at which it received parts that are void now; None for none.
         ended: how the run has ended, if the last event says so; otherwise None.
         failure: the "type" and "message" of the run's failure; empty for none.
@@ -176,6 +181,7 @@ class _ReconnectingReader(msgspec.Struct):
     thread_id: str
     codec: Codec
     coerce: Callable[[RawPart], Coerce | None]
+    window: EventWindow
     cut_off: str | None = None
     ended: RunStatus | None = None
     failure: dict[str, str] = {}
@@ -200,22 +206,28 @@ class _ReconnectingReader(msgspec.Struct):
         cursor = self.cursor
         if await self._was_ahead(live):
             self.cursor = Cursor(cursor.since or "", cursor.epoch, 0, cursor.seq)
-        while True:
-            run = StoredRun(
-                self.saver, self.thread_id, self.cursor, self.codec, held=held, live=live, up_to=up_to, over=over
-            )
-            await run.load()
-            if not run.is_lost:
-                break
-            self.cursor = replace(self.cursor, position=0)
-        if self.cursor is not cursor:
-            self.ended, self.failure = None, {}
-            await self._show_next(restarted(self.cursor, run.step))
-        elif run.has_void:
-            self.cut_off = self.cursor.checkpoint_id
-        async with aclosing(run.parts(repeat_superstep=self.sink.recalls)) as parts:
-            async for part in parts:
+        has_more = True
+        while has_more:
+            has_new = await self.window.advance(self.cursor.checkpoint_id, over=over)
+            if not (has_new or held or live or over or self.cursor is not cursor):
+                return
+            run = StoredRun(self.window, self.cursor, self.codec, held=held, live=live, up_to=up_to, over=over)
+            run.load()
+            if run.is_lost:
+                self.cursor = replace(self.cursor, position=0)
+                run = StoredRun(self.window, self.cursor, self.codec, held=held, live=live, up_to=up_to, over=over)
+                run.load()
+            if self.cursor is not cursor:
+                self.ended, self.failure = None, {}
+                await self._show_next(restarted(self.cursor, run.step))
+            elif run.has_void:
+                self.cut_off = self.cursor.checkpoint_id
+            for part in run.parts(repeat_superstep=self.sink.recalls):
                 await self.show(part)
+            has_more = run.is_exhausted and not self.window.is_complete
+            if has_more:
+                self.window.drop_read(self.cursor.checkpoint_id)
+            cursor = self.cursor
 
     async def _was_ahead(self, live: Collection[tuple[str, int]]) -> bool:
         """Return True if the checkpoint of the cursor was published before it was stored, and never was stored."""
