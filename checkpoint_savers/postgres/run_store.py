@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from ..errors import SaverClosedError
 from ..records import Commit, Lease
+from ..runs.changes import ChangeSignal
 from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
@@ -43,7 +45,7 @@ class PostgresRuns(RunStore):
         clock: returns the time in unix seconds, or None for the server's time.
         released: called when a transaction has released a lease.
         opened: returns the parts of the saver that exist while it is open.
-        payload: announces changes of these runs to other processes.
+        payload: returns what announces changes of a thread to other processes; with None, of any run.
         conn_string: the connection string of the saver's connections; None if a user's pool computes it.
 
     Attributes:
@@ -62,7 +64,7 @@ class PostgresRuns(RunStore):
         clock: Callable[[], float | None],
         released: Callable[[Lease], None],
         opened: Callable[[], ConnectedSaver],
-        payload: str,
+        payload: Callable[[str | None], str],
         conn_string: str | None,
     ) -> None:
         super().__init__()
@@ -105,22 +107,34 @@ class PostgresRuns(RunStore):
             # Also if the caller was cancelled while it waited: the transaction has ended all the same.
             if attempt.committed:
                 if attempt.changed:
-                    self.notify()
+                    self.notify(thread_id)
                 if lease is not None and attempt.released:
                     self._released(lease)
 
-    def notify(self) -> None:
-        """Notify the waiting tasks of this process now, and those of others soon."""
-        self.changes.notify()
-        self.announce()
-
-    def announce(self) -> None:
+    def notify(self, thread_id: str) -> None:
+        super().notify(thread_id)
         with contextlib.suppress(SaverClosedError):  # others find the change when they look
-            self._opened().announce(self._payload)
+            self._opened().announce(self._payload(None))
+
+    def announce(self, thread_id: str) -> None:
+        super().announce(thread_id)
+        with contextlib.suppress(SaverClosedError):
+            self._opened().announce(self._payload(thread_id))
 
     async def wait_for_change(self, seen: int = 0) -> int:
-        self._is_notified = self._opened().subscribe(self._payload, self.changes.notify)
+        self._is_notified = self._opened().subscribe(self._payload(None), self.changes.notify)
         return await super().wait_for_change(seen)
+
+    @contextmanager
+    def watch(self, thread_id: str) -> Iterator[ChangeSignal]:
+        with super().watch(thread_id) as signal:
+            payload = self._payload(thread_id)
+            self._is_notified = self._opened().subscribe(payload, signal.notify)
+            try:
+                yield signal
+            finally:
+                with contextlib.suppress(SaverClosedError):
+                    self._opened().unsubscribe(payload, signal.notify)
 
     async def has_changed_elsewhere(self) -> bool:
         now = time.monotonic()

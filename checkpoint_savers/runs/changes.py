@@ -1,4 +1,4 @@
-"""Wait for changes of accepted runs, from any event loop of the process."""
+"""Wait for changes of accepted runs and of single threads, from any event loop of the process."""
 
 from __future__ import annotations
 
@@ -53,3 +53,52 @@ class ChangeSignal:
             with self._lock:
                 self._waiting.discard(waiter)
         return self._number
+
+
+class ThreadSignals:
+    """The signals of threads that are watched."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._signals: dict[str, list[ChangeSignal]] = {}
+
+    def add(self, thread_id: str) -> ChangeSignal:
+        """Watch a thread.
+
+        Args:
+            thread_id: the thread.
+
+        Returns:
+            A signal that counts the thread's changes from now on.
+        """
+        signal = ChangeSignal()
+        with self._lock:
+            self._signals.setdefault(thread_id, []).append(signal)
+        return signal
+
+    def remove(self, thread_id: str, signal: ChangeSignal) -> None:
+        """Stop to watch a thread.
+
+        Args:
+            thread_id: the thread.
+            signal: what `add` returned.
+        """
+        with self._lock:
+            signals = self._signals[thread_id]
+            signals.remove(signal)
+            if not signals:
+                del self._signals[thread_id]
+
+    def notify(self, thread_id: str | None = None) -> None:
+        """Count a change of a thread. May be called in any thread.
+
+        Args:
+            thread_id: the thread; None for all that are watched.
+        """
+        with self._lock:
+            if thread_id is None:
+                found = [each for signals in self._signals.values() for each in signals]
+            else:
+                found = list(self._signals.get(thread_id, ()))
+        for signal in found:
+            signal.notify()

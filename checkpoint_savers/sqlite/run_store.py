@@ -30,6 +30,7 @@ class SqliteRuns(RunStore):
     """
 
     look_every = 0.02
+    look_at_thread_every = 0.01
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class SqliteRuns(RunStore):
             # Also if the caller was cancelled: the transaction may have been committed.
             if job.value is not None:
                 if job.value.changed:
-                    self.changes.notify()
+                    self.notify(thread_id)
                 if lease is not None and job.value.released:
                     self._released(lease)
 
@@ -142,7 +143,7 @@ class SqliteRuns(RunStore):
     async def has_changed_elsewhere(self) -> bool:
         # One look serves all tasks that wait: each is woken if it finds a change.
         now = time.monotonic()
-        if now - self._looked_at < self.look_every:
+        if now - self._looked_at < self.look_at_thread_every:
             return False
         self._looked_at = now
         # The number does not change with writes of the connection itself: `transact` notifies of those.

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import anyio
-
 from .._api.following import follow
 from .._runtime.streaming.parts import Cursor
 from ..parts import StreamPart
 from ..types import StreamMode
 from .opened import OpenService
-
-PAUSE = 0.01
-"""Seconds between two looks of a follower at the events of a run of another process."""
 
 
 @asynccontextmanager
@@ -26,16 +21,6 @@ async def follow_run(
     subgraphs: bool,
 ) -> AsyncGenerator[AsyncIterator[StreamPart], None]:
     """See `RunService.follow`."""
-    seen = 0
-
-    async def wait() -> Cursor | None:
-        nonlocal seen
-        if seen:
-            await anyio.sleep(PAUSE)
-        seen = await opened.runs.wait_for_change(seen)
-        row = await opened.row(run_id)
-        return None if row.is_open else Cursor.parse(row.last_event)
-
     row = await opened.row(run_id)
     cursor = None if after is None else Cursor.parse(after)
     if cursor is None:
@@ -44,17 +29,26 @@ async def follow_run(
         yield _nothing()
         return
     graph = opened.graph(row.request.assistant)._definition
-    stream = follow(
-        graph,
-        row.thread_id,
-        Cursor.parse(row.first_event) if cursor is None else cursor,
-        wait,
-        run_id=run_id,
-        modes=stream_mode,
-        subgraphs=subgraphs,
-    )
-    async with stream as parts:
-        yield parts
+    with opened.runs.watch(row.thread_id) as changes:
+        seen = 0
+
+        async def wait() -> Cursor | None:
+            nonlocal seen
+            seen = await opened.runs.wait_for_thread(changes, seen)
+            row = await opened.row(run_id)
+            return None if row.is_open else Cursor.parse(row.last_event)
+
+        stream = follow(
+            graph,
+            row.thread_id,
+            Cursor.parse(row.first_event) if cursor is None else cursor,
+            wait,
+            run_id=run_id,
+            modes=stream_mode,
+            subgraphs=subgraphs,
+        )
+        async with stream as parts:
+            yield parts
 
 
 async def _nothing() -> AsyncIterator[StreamPart]:

@@ -54,11 +54,19 @@ class _HeldSaver:
             await self._take_first()(commit)
         else:
             await self._saver.commit(lease, commit)
-            if commit.events and self._saver.runs is not None:
-                self._saver.runs.announce()  # followers in other processes wait for them
+            self._announce(commit)
 
     def begin_commit(self, lease: Lease, commit: Commit, waiter: Waiter) -> Callable[[], None]:
-        return self._saver.begin_commit(lease, _unreleasing(commit), waiter)
+        def arrived() -> None:
+            self._announce(commit)
+            waiter.arrived()
+
+        return self._saver.begin_commit(lease, _unreleasing(commit), Waiter(waiter.post, arrived))
+
+    def _announce(self, commit: Commit) -> None:
+        """Notify followers, in all processes, of the events of a transaction that has ended."""
+        if commit.events and self._saver.runs is not None:
+            self._saver.runs.announce(self._lease.thread_id)
 
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         if self._first and any(not record.ns for record in records):

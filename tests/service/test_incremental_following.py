@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver
+from pregel_async import START, StateGraph
 from pregel_async._runtime.streaming import event_window
 from pregel_async.service import RunService
 
-from .graphs import steps
+from .graphs import Log, steps
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +45,44 @@ class Reads:
 
 async def stored_rows(saver: BaseCheckpointSaver) -> int:
     return len(await saver.events("t", limit=10_000))
+
+
+def in_step() -> tuple[Any, list[anyio.Event]]:
+    """A graph of which each node waits until a follower has seen the update of the node before."""
+    seen = [anyio.Event() for _ in range(STEPS + 1)]
+    seen[0].set()
+    builder = StateGraph(Log)
+    for at in range(STEPS):
+
+        async def work(state: Log, at: int = at) -> dict[str, Any]:
+            await seen[at].wait()
+            return {"log": [str(at)]}
+
+        builder.add_node(str(at), work)
+        builder.add_edge(START if at == 0 else str(at - 1), str(at))
+    return builder.compile(), seen
+
+
+async def test_a_waiting_follower(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S5: a follower that looks after each superstep reads no row of events and no header again that it has read."""
+    graph, seen = in_step()
+    async with (
+        RunService({"agent": graph}, saver) as worker,
+        RunService({"agent": in_step()[0]}, saver, work=False) as web,
+    ):
+        run = await web.start("agent", {}, thread_id="t", stream_mode="updates")
+        reads, shown = Reads(saver, monkeypatch), 0
+        async with web.follow(run.run_id, stream_mode="updates") as parts:
+            async for _ in parts:
+                shown += 1
+                seen[shown].set()
+        monkeypatch.undo()
+        await worker.join(run.run_id)
+    assert shown == STEPS
+    assert reads.pages >= STEPS  # it has looked that often
+    assert reads.rows <= await stored_rows(saver)
+    # The headers of the checkpoints since the last look, and of one page that ends with a known one.
+    assert reads.headers <= 5 * STEPS
 
 
 async def test_catching_up(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
