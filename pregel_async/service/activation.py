@@ -36,6 +36,7 @@ from .._api.json_encoder import JsonEncoder
 from .._runtime.observing.error_text import described, shorten_traceback
 from .._runtime.platform.environment import Environment
 from .._runtime.streaming.event_recorder import MAX_POSITION
+from .._runtime.streaming.event_rows import run_row
 from .._runtime.streaming.parts import Cursor
 from .._runtime.streaming.stream import GraphStream
 from ..errors import GraphDrained
@@ -226,7 +227,8 @@ class Activation:
             if inspect.isawaitable(context):
                 context = await context
         first = partial(_begin, tools.runs, lease, row.run_id)
-        stream = stored_through(graph, held(tools.saver, lease, first)).astream(
+        mark = partial(run_row, epoch=lease.epoch, run_id=row.run_id, at=int(tools.environment.now() * 1000))
+        stream = stored_through(graph, held(tools.saver, lease, first, mark)).astream(
             None if row.begun else call.input,
             _config(call, row),
             context=context,

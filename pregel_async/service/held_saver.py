@@ -8,7 +8,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.records import Commit, Lease, Owner, TaskRecord, Waiter
+from checkpoint_savers.records import Commit, EventRow, Lease, Owner, TaskRecord, Waiter
 
 
 class _HeldSaver:
@@ -17,17 +17,22 @@ class _HeldSaver:
     Args:
         saver: the saver.
         lease: the thread's lease.
-        store_first: see `held`.
+        store_first, mark: see `held`.
     """
 
     # All else is delegated by `__getattr__`: the saver is the user's object, and may be of any class.
 
     def __init__(
-        self, saver: BaseCheckpointSaver, lease: Lease, store_first: Callable[[Commit], Awaitable[None]]
+        self,
+        saver: BaseCheckpointSaver,
+        lease: Lease,
+        store_first: Callable[[Commit], Awaitable[None]],
+        mark: Callable[[str], EventRow],
     ) -> None:
         self._saver = saver
         self._lease = lease
         self._first: tuple[Callable[[Commit], Awaitable[None]], ...] = (store_first,)  # empty once it was called
+        self._mark: tuple[Callable[[str], EventRow], ...] = (mark,)  # empty once its row is stored
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._saver, name)
@@ -50,11 +55,17 @@ class _HeldSaver:
 
     async def commit(self, lease: Lease, commit: Commit) -> None:
         commit = _unreleasing(commit)
-        if self._first and _is_of_root(commit):
+        is_first = bool(self._first) and _is_of_root(commit)
+        marks = self._mark if is_first or commit.events else ()
+        if marks:
+            commit = replace(commit, events=(*[mark(_place_of(commit)) for mark in marks], *commit.events))
+        if is_first:
             await self._take_first()(commit)
         else:
             await self._saver.commit(lease, commit)
             self._announce(commit)
+        if marks:
+            self._mark = ()
 
     def begin_commit(self, lease: Lease, commit: Commit, waiter: Waiter) -> Callable[[], None]:
         def arrived() -> None:
@@ -71,7 +82,7 @@ class _HeldSaver:
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         if self._first and any(not record.ns for record in records):
             commit = Commit(rows=(), expected_head=None, records=tuple(records), expires_at=expires_at)
-            await self._take_first()(commit)
+            await self.commit(lease, commit)
         else:
             await self._saver.record(lease, records, expires_at=expires_at)
 
@@ -81,7 +92,10 @@ class _HeldSaver:
 
 
 def held(
-    saver: BaseCheckpointSaver, lease: Lease, store_first: Callable[[Commit], Awaitable[None]]
+    saver: BaseCheckpointSaver,
+    lease: Lease,
+    store_first: Callable[[Commit], Awaitable[None]],
+    mark: Callable[[str], EventRow],
 ) -> BaseCheckpointSaver:
     """Return a saver for one run under a lease that the caller holds.
 
@@ -93,15 +107,24 @@ def held(
         lease: the thread's lease.
         store_first: stores the first transaction of the called graph, which has the run's input or its answers. The
             caller stores rows of its own in the same transaction.
+        mark: returns the row of events that says which run continues the thread, for the checkpoint on which it is. It
+            is stored with the first transaction that has events or is the called graph's.
 
     Returns:
         The saver, wrapped.
     """
-    return cast("BaseCheckpointSaver", _HeldSaver(saver, lease, store_first))
+    return cast("BaseCheckpointSaver", _HeldSaver(saver, lease, store_first, mark))
 
 
 def _unreleasing(commit: Commit) -> Commit:
     return replace(commit, releases=False) if commit.releases else commit
+
+
+def _place_of(commit: Commit) -> str:
+    """Return the thread's newest checkpoint before a transaction; "" for none."""
+    if commit.rows or commit.head is not None:
+        return commit.expected_head or ""
+    return commit.records[0].checkpoint_id if commit.records else commit.events[0].checkpoint_id
 
 
 def _is_of_root(commit: Commit) -> bool:

@@ -9,14 +9,14 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.records import CheckpointId, EventKey, EventRow
 from checkpoint_savers.saver_port import PAGE
 
-from .event_rows import StoredEvents, read_row
+from .event_rows import TimedEvents, read_row
 
 
 class ReadRow(NamedTuple):
     """A row of events, and its decoded content."""
 
     row: EventRow
-    found: StoredEvents
+    found: TimedEvents
 
 
 class EventWindow:

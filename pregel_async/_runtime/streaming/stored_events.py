@@ -18,7 +18,7 @@ from checkpoint_savers.codec import Codec
 from checkpoint_savers.records import EventRow
 
 from ...errors import InvalidCursorError
-from .event_recorder import MOVED
+from .event_recorder import MAX_POSITION, MOVED
 from .event_rows import CLOSED, GRAPH, StoredEvent, read_row, shown_part
 from .event_window import EventWindow, ReadRow
 from .parts import END, RESTARTED, Cursor, RawPart, Unit
@@ -53,6 +53,7 @@ class _LocatedEvent(NamedTuple):
     Attributes:
         certain: it is final, because its row was stored by the transaction that recorded its unit.
         closed_by: if it is not certain, it is final once a row closes this id.
+        at, before: its time, and the number of events under its lease before its attempt; see `TimedEvents`.
     """
 
     key: CursorKey
@@ -60,6 +61,8 @@ class _LocatedEvent(NamedTuple):
     closed_by: str
     unit: Unit | None
     event: StoredEvent
+    at: int
+    before: int
 
     @property
     def attempt(self) -> AttemptKey:
@@ -144,13 +147,13 @@ class StoredRun:
             known.over = known.over or self._over or leads_on or epoch < newest[checkpoint_id]
         self.step = self._branch.get(mine[0], -1) + 1
         # All events of the attempt count, so that the reader has received none that are void.
-        if mine in self._live or self._known_of(mine).is_final:
+        if mine in self._live or self._known_of(mine).is_final or after.position == MAX_POSITION:
             return
         final = 0
         for each in self._in_order():
             if each.key > after.key:
                 break
-            final += each.attempt == mine and self._is_final(each)
+            final += each.attempt == mine and each.key[2] > 0 and self._is_final(each)
         self.has_void = final < after.position
         runs_ahead = after.since == after.checkpoint_id and not final
         self.is_lost = self.has_void and (runs_ahead or (self._branch[mine[0]] < head and not restarts))
@@ -169,7 +172,7 @@ class StoredRun:
         for each in self._in_order():
             at, position = each.attempt, each.key[2]
             final, known = self._is_final(each), self._known_of(at)
-            if final and position == expected.get(at, 1):
+            if final and position <= expected.get(at, 1):
                 expected[at] = position + 1
             elif not (known.over or known.is_final or at in self._live):
                 return  # a unit that is still running may fill the gap, and its events come first
@@ -181,7 +184,7 @@ class StoredRun:
                 continue
             if at == mine and position <= self._after.position and not repeat_superstep:
                 continue
-            part = shown_part(each.event, each.unit, Cursor(*each.key), self._codec)
+            part = shown_part(each.event, each.unit, Cursor(*each.key), self._codec, at=each.at, before=each.before)
             part.committed = committed
             yield part
         self.is_exhausted = True
@@ -214,11 +217,14 @@ class StoredRun:
 
         for row, stored in self._rows:
             yield from before(row.key)
-            for event in stored.events:
+            times = stored.times or [0] * len(stored.events)
+            for event, time in zip(stored.events, times, strict=True):
                 key = (row.checkpoint_id, row.epoch, row.position + event.offset)
                 closed_by = stored.closed_by(event)
                 certain = row.kind == "head" and (closed_by == GRAPH or row.checkpoint_id not in self._forked)
-                each = _LocatedEvent(key, certain, closed_by, stored.unit_of(event), event)
+                each = _LocatedEvent(
+                    key, certain, closed_by, stored.unit_of(event), event, stored.at + time, stored.before
+                )
                 heappush(waiting, (key, number, each))
                 number += 1
         yield from before(AFTER_ALL)
