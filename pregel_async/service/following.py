@@ -15,7 +15,7 @@ from .._api.following import follow_thread as follow_log
 from .._runtime.streaming.modes.mode import Coerce
 from .._runtime.streaming.parts import Cursor, RawPart
 from .._runtime.streaming.subscription import Subscription
-from .._runtime.streaming.thread_log import LogRun
+from .._runtime.streaming.thread_log import NO_RUN, LogRun
 from ..parts import StreamPart, ThreadPart
 from ..types import StreamMode
 from .opened import OpenService
@@ -76,14 +76,14 @@ async def follow_thread(
     """See `RunService.follow_thread`."""
     cursor = Cursor("", 0, 0) if after is None else Cursor.parse(after)
     with opened.runs.watch(thread_id) as changes:
-        runs = _ThreadRuns(opened, thread_id, changes, ends=ends)
+        runs = _FollowedThread(opened, thread_id, changes, ends=ends)
         graph = next(iter(opened.graphs.values()))._definition
         stream = follow_log(graph, thread_id, cursor, runs, modes=stream_mode, subgraphs=subgraphs)
         async with stream as parts:
             yield parts
 
 
-class _ThreadRuns:
+class _FollowedThread:
     """The runs of one thread; see `thread_log.ThreadRuns`.
 
     Args:
@@ -109,19 +109,19 @@ class _ThreadRuns:
         thread = await self._opened.runs.get_thread(self._thread_id)
         return thread is None or thread.status != "busy"
 
-    async def get(self, run_id: str) -> LogRun | None:
+    async def get(self, run_id: str) -> LogRun:
         row = await self._opened.runs.get_run(run_id)
-        return None if row is None or row.thread_id != self._thread_id else _log_run(row)
+        return NO_RUN if row is None or row.thread_id != self._thread_id else _log_run(row)
 
-    async def at(self, epoch: int) -> LogRun | None:
+    async def at(self, epoch: int) -> LogRun:
         for run in await self._since(epoch):
-            if run.first.epoch <= epoch and (run.last is None or epoch <= run.last.epoch):
+            if run.first.epoch <= epoch and (not run.is_over or epoch <= run.last.epoch):
                 return run
-        return None
+        return NO_RUN
 
-    async def after(self, epoch: int) -> LogRun | None:
+    async def after(self, epoch: int) -> LogRun:
         later = [run for run in await self._since(epoch) if run.first.epoch > epoch]
-        return min(later, key=lambda run: run.first.epoch, default=None)
+        return min(later, key=lambda run: run.first.epoch, default=NO_RUN)
 
     async def _since(self, epoch: int) -> list[LogRun]:
         """Return the runs that have begun, from the one that had the thread under a lease on."""
@@ -129,7 +129,7 @@ class _ThreadRuns:
         query, after = RunQuery(thread_id=self._thread_id), None
         while True:
             page = await self._opened.runs.search_runs(query, limit=PAGE, after=after)
-            runs = [run for row in page.items if (run := _log_run(row)) is not None]
+            runs = [_log_run(row) for row in page.items if row.first_event]
             found += runs
             after = page.next
             # Runs are listed as they were accepted, and some of a greater priority have begun earlier: hence a page.
@@ -145,15 +145,16 @@ class _ThreadRuns:
         return [each for graph in graphs for each in graph._definition.live.joinable(self._thread_id)]
 
 
-def _log_run(row: RunRow) -> LogRun | None:
-    """Return a run as a thread's log shows it; None if it has not begun."""
+def _log_run(row: RunRow) -> LogRun:
+    """Return a run as a thread's log shows it; `NO_RUN` if it has not begun."""
     if not row.first_event:
-        return None
+        return NO_RUN
     error = None if row.error is None else {"type": row.error.type, "message": row.error.message}
     return LogRun(
         run_id=row.run_id,
         first=Cursor.parse(row.first_event),
-        last=None if row.is_open else Cursor.parse(row.last_event or row.first_event),
+        last=Cursor.parse(row.last_event or row.first_event),
+        is_over=not row.is_open,
         is_void=row.hidden,
         ending={"run_id": row.run_id, "status": row.status, "error": error, "rolled_back": row.hidden},
         ended_at=int(row.ended_at * 1000),

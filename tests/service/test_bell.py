@@ -25,7 +25,8 @@ async def test_a_burst_of_commits() -> None:
     """A process that stores events again and again sends at most one message in 20 ms."""
     with made_schema() as schema:
         async with PostgresSaver(conninfo(), schema=schema, setup=False) as saver:
-            payload = saver.runs._payload("t")  # type: ignore[attr-defined]
+            runs: Any = saver.runs
+            payload = runs._payload("t")
             with psycopg.connect(conninfo(), autocommit=True) as listener:
                 listener.execute(f"LISTEN {CHANNEL}".encode())
                 begun = time.monotonic()

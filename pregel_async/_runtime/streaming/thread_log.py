@@ -31,9 +31,10 @@ class LogRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run of a thread.
 
     Attributes:
-        run_id: its id.
+        run_id: its id; "" for `NO_RUN`.
         first: the cursor before its first event.
-        last: a cursor after its last event; None while it is open.
+        last: a cursor after its last event, once it is over.
+        is_over: it has ended.
         is_void: it was rolled back: its checkpoints and events are deleted.
         ending: the data of `run_ended`.
         ended_at: when it ended, in milliseconds since the epoch; 0 while it is open.
@@ -41,10 +42,17 @@ class LogRun(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     first: Cursor
-    last: Cursor | None
+    last: Cursor
+    is_over: bool
     is_void: bool
     ending: dict[str, object]
     ended_at: int
+
+
+NO_RUN = LogRun(
+    run_id="", first=Cursor("", 0, 0), last=Cursor("", 0, 0), is_over=False, is_void=True, ending={}, ended_at=0
+)
+"""No run: between two runs of a thread, and if a run is looked for and not found."""
 
 
 class ThreadRuns(Protocol):
@@ -58,16 +66,16 @@ class ThreadRuns(Protocol):
         """Return True if the log ends after the runs that there are: all are over, and no more are awaited."""
         ...
 
-    async def get(self, run_id: str) -> LogRun | None:
-        """Return a run; None if there is none in this thread with this id, or if it has not begun."""
+    async def get(self, run_id: str) -> LogRun:
+        """Return a run; `NO_RUN` if there is none in this thread with this id, or if it has not begun."""
         ...
 
-    async def at(self, epoch: int) -> LogRun | None:
-        """Return the run that had the thread under a lease; None for none."""
+    async def at(self, epoch: int) -> LogRun:
+        """Return the run that had the thread under a lease; `NO_RUN` for none."""
         ...
 
-    async def after(self, epoch: int) -> LogRun | None:
-        """Return the run that began first after a lease; None for none."""
+    async def after(self, epoch: int) -> LogRun:
+        """Return the run that began first after a lease; `NO_RUN` for none."""
         ...
 
     async def codec(self, run_id: str) -> tuple[Codec, Callable[[RawPart], Coerce | None]]:
@@ -117,7 +125,7 @@ async def follow_thread(
         is_idle = await runs.is_idle()
         while await reader.look():
             pass
-        if is_idle and reader.run is None:
+        if is_idle and reader.run is NO_RUN:
             return
 
 
@@ -127,25 +135,24 @@ class _LogReader(ReconnectingReader, kw_only=True):
     Attributes:
         runs: the runs of the thread.
         number: the number of the last event.
-        run: the run whose events are read; None between two runs.
+        run: the run whose events are read; `NO_RUN` between two runs.
     """
 
     runs: ThreadRuns
     number: int
-    run: LogRun | None = None
+    run: LogRun = NO_RUN
 
     async def look(self) -> bool:
         """Publish what is stored of a run, or what a run of this process publishes. Return True to look again."""
-        run = None if self.run is None else await self.runs.get(self.run.run_id)
+        run = await self._current()
         try:
-            if run is not None and run.last is not None:
+            if run.is_over:
                 if not run.is_void:
                     await self.show_stored(up_to=run.last.key, over=True)
-                if self.run is not None and self.run.run_id == run.run_id:
-                    await self._end_run(run)
+                await self._end_run(run)
                 return True
             for running in self.runs.joinable():
-                if not running.failed and await self.runs.get(running.run_id) is not None:
+                if not running.failed and await self.runs.get(running.run_id) is not NO_RUN:
                     return await self.follow(running, until_failure=True)
             before = self.run
             await self.show_stored()
@@ -153,34 +160,37 @@ class _LogReader(ReconnectingReader, kw_only=True):
         except InvalidCursorError:
             return await self._change_branch()
 
+    async def _current(self) -> LogRun:
+        """Return the run whose events are read as it is now."""
+        return await self.runs.get(self.run.run_id) if self.run is not NO_RUN else NO_RUN
+
     async def _change_branch(self) -> bool:
         """Continue with the run after which the cursor is on no branch any more. Return False if there is none yet."""
-        run = None if self.run is None else await self.runs.get(self.run.run_id)
-        if run is not None:
-            if run.last is None:
+        run = await self._current()
+        if run is not NO_RUN:
+            if not run.is_over:
                 return False  # it is being rolled back
             await self._end_run(run)
         following = await self.runs.after(self.cursor.epoch)
-        if following is None:
+        if following is NO_RUN:
             return False
         self.cursor = following.first
         await self._start_run(following)
         return True
 
-    async def continue_run(self, run: LogRun | None) -> None:
+    async def continue_run(self, run: LogRun) -> None:
         """Continue with the events of a run whose beginning the reader has received."""
-        if run is not None:
+        if run is not NO_RUN:
             self.codec, self.coerce = await self.runs.codec(run.run_id)
         self.run = run
 
     async def begin_run(self, part: RawPart) -> bool:
         run = await self.runs.get(part.data)
-        if run is None or run.is_void or (self.run is not None and run.run_id == self.run.run_id):
+        if run.is_void or run.run_id == self.run.run_id:
             return False
-        if self.run is not None:
-            before, marked = await self.runs.get(self.run.run_id), self.cursor
-            if before is not None:
-                await self._end_run(before)
+        before, marked = await self._current(), self.cursor
+        if before is not NO_RUN:
+            await self._end_run(before)
             self.cursor = marked
         await self._start_run(run, part.at)
         return True
@@ -193,18 +203,18 @@ class _LogReader(ReconnectingReader, kw_only=True):
         )
 
     async def _end_run(self, run: LogRun) -> None:
-        last = self.cursor if run.last is None else run.last
+        last = run.last if run.is_over else self.cursor
         # The checkpoints of a run that was rolled back are gone. The place after its last event is after its first
         # checkpoint then, which is that of the run before it.
         self.cursor = Cursor(run.first.checkpoint_id, last.epoch, MAX_POSITION) if run.is_void else last
         number = number_of(last.epoch, MAX_POSITION)
         await self._show_next(RawPart(mode=RUN_ENDED, ns=(), data=run.ending, step=0, at=run.ended_at, number=number))
-        self.run = None
+        self.run = NO_RUN
 
     async def follow(self, running: Subscription, *, until_failure: bool = False) -> bool:
-        if self.run is None or self.run.run_id != running.run_id:
+        if self.run.run_id != running.run_id:
             await self.show_stored()  # with the event that says that the run has begun
-        if self.run is None or self.run.run_id != running.run_id:
+        if self.run.run_id != running.run_id:
             return False
         if running not in self.runs.joinable():
             return True  # it has ended meanwhile, and ends no buffer that joins it now
@@ -212,11 +222,11 @@ class _LogReader(ReconnectingReader, kw_only=True):
 
     async def _show_next(self, part: RawPart) -> None:
         self.number = part.number = part.number or self.number
-        part.run_id = "" if self.run is None else self.run.run_id
+        part.run_id = self.run.run_id
         part.cursor = self.subscription.last = replace(self.cursor, seq=0, since=None)
         part.seq = 1
         await self._put(part)
 
     def _shows(self, part: RawPart) -> bool:
         # Between two runs, there may be events of a graph that was called directly.
-        return self.run is not None and super()._shows(part)
+        return self.run is not NO_RUN and super()._shows(part)
