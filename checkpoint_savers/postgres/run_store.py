@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -126,7 +126,7 @@ class PostgresRuns(RunStore):
         return await super().wait_for_change(seen)
 
     @contextmanager
-    def watch(self, thread_id: str) -> Iterator[ChangeSignal]:
+    def watch(self, thread_id: str) -> Generator[ChangeSignal, None, None]:
         with super().watch(thread_id) as signal:
             payload = self._payload(thread_id)
             self._is_notified = self._opened().subscribe(payload, signal.notify)

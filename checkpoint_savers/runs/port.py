@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
@@ -196,7 +196,7 @@ class RunStore(ABC):
         return number
 
     @contextmanager
-    def watch(self, thread_id: str) -> Iterator[ChangeSignal]:
+    def watch(self, thread_id: str) -> Generator[ChangeSignal, None, None]:
         """Count the changes of a thread during a block: of its runs, and of its events, in any process.
 
         Args:
