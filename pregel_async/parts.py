@@ -12,6 +12,13 @@ Every part has `type`, `data`, and
     committed  the last superstep of the called graph that is stored, as are all before it; None while none is
     cursor     the place at which to reconnect: `astream(None, thread, after=cursor)`; None without `keep_events`
     task       the task of the event, as `StreamTask`; None for an event of a graph, and without `keep_events`
+
+In the log of a thread (`RunService.follow_thread`) a part also has
+
+    run_id     the run
+    timestamp  when the event was published, in unix seconds
+
+and its `seq` and `cursor` are the same for all readers: `seq` grows with each event of the thread, with gaps.
 """
 
 from __future__ import annotations
@@ -35,11 +42,16 @@ __all__ = [
     "MessagesStreamPart",
     "RestartedPayload",
     "RestartedStreamPart",
+    "RunEndedPart",
+    "RunEndedPayload",
+    "RunStartedPart",
+    "RunStartedPayload",
     "StreamPart",
     "StreamTask",
     "TaskPayload",
     "TaskResultPayload",
     "TasksStreamPart",
+    "ThreadPart",
     "UpdatesStreamPart",
     "ValuesStreamPart",
 ]
@@ -174,7 +186,34 @@ class RestartedPayload(TypedDict):
     tasks: list[StreamTask] | None
 
 
-class _PartFields(TypedDict):
+class RunStartedPayload(TypedDict):
+    """The payload of "run_started": the id of the run whose parts follow."""
+
+    run_id: str
+
+
+class RunEndedPayload(TypedDict):
+    """The payload of "run_ended".
+
+    Attributes:
+        run_id: the run.
+        status: a final status of `pregel_async.service.RunStatus`.
+        error: why it failed, as `{"type", "message"}`; None if it did not.
+        rolled_back: its checkpoints were deleted: all its parts are void.
+    """
+
+    run_id: str
+    status: str
+    error: dict[str, str] | None
+    rolled_back: bool
+
+
+class _LogFields(TypedDict, total=False):
+    run_id: str
+    timestamp: float
+
+
+class _PartFields(_LogFields):
     ns: tuple[str, ...]
     seq: int
     step: int
@@ -247,6 +286,20 @@ class RestartedStreamPart(_PartFields):
     data: RestartedPayload
 
 
+class RunStartedPart(_PartFields):
+    """In a thread's log: a run begins."""
+
+    type: Literal["run_started"]
+    data: RunStartedPayload
+
+
+class RunEndedPart(_PartFields):
+    """In a thread's log: the run that began last has ended."""
+
+    type: Literal["run_ended"]
+    data: RunEndedPayload
+
+
 StreamPart: TypeAlias = (
     ValuesStreamPart
     | UpdatesStreamPart
@@ -259,3 +312,6 @@ StreamPart: TypeAlias = (
     | RestartedStreamPart
 )
 """A part of any type."""
+
+ThreadPart: TypeAlias = StreamPart | RunStartedPart | RunEndedPart
+"""An event of a thread's log; see `RunService.follow_thread`."""

@@ -86,11 +86,7 @@ class Listener:
             driver.start_in_background(self._serve_once)
             await event.wait()
         finally:
-            with self._lock:
-                callbacks = self._waiting[payload]
-                callbacks.discard(callback)
-                if not callbacks:
-                    del self._waiting[payload]
+            self.unsubscribe(payload, callback)
 
     def subscribe(self, payload: str, callback: Callback, driver: Driver) -> None:
         """Call a function whenever a payload is received, or may have been missed.
@@ -106,6 +102,19 @@ class Listener:
         with self._lock:
             self._waiting.setdefault(payload, set()).add(callback)
         driver.start_in_background(self._serve_once)
+
+    def unsubscribe(self, payload: str, callback: Callback) -> None:
+        """Undo `subscribe`.
+
+        Args:
+            payload: what is sent.
+            callback: the function.
+        """
+        with self._lock:
+            callbacks = self._waiting[payload]
+            callbacks.discard(callback)
+            if not callbacks:
+                del self._waiting[payload]
 
     # The methods below run on the driver's loop, so `_is_started` and `_scope` need no lock.
 

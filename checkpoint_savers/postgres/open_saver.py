@@ -155,6 +155,16 @@ class ConnectedSaver:
         self.listener.subscribe(payload, callback, self.driver)
         return True
 
+    def unsubscribe(self, payload: str, callback: Callback) -> None:
+        """Undo `subscribe`.
+
+        Args:
+            payload: what is announced.
+            callback: the function.
+        """
+        if self.listener is not None:
+            self.listener.unsubscribe(payload, callback)
+
     async def release_all(self, releases: Iterable[LeasedWrite]) -> None:
         """Release leases concurrently, before the driver closes.
 

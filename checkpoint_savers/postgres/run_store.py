@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ..errors import SaverClosedError
 from ..records import Commit, Lease
-from ..runs.changes import TOPICS, Topic
+from ..runs.changes import TOPICS, ChangeSignal, Topic
 from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
@@ -45,7 +46,7 @@ class PostgresRuns(RunStore):
         clock: returns the time in unix seconds, or None for the server's time.
         released: called when a transaction has released a lease.
         opened: returns the parts of the saver that exist while it is open.
-        payload: announces changes of these runs to other processes.
+        payload: returns what announces a kind of change to other processes, by its name.
         conn_string: the connection string of the saver's connections; None if a user's pool computes it.
 
     Attributes:
@@ -63,7 +64,7 @@ class PostgresRuns(RunStore):
         clock: Callable[[], float | None],
         released: Callable[[Lease], None],
         opened: Callable[[], ConnectedSaver],
-        payload: str,
+        payload: Callable[[str], str],
         conn_string: str | None,
     ) -> None:
         super().__init__()
@@ -74,7 +75,8 @@ class PostgresRuns(RunStore):
         self._clock = clock
         self._released = released
         self._opened = opened
-        self._payloads = {topic: f"{payload} {topic}" for topic in TOPICS}
+        self._payload = payload
+        self._payloads = {topic: payload(topic) for topic in TOPICS}
         self._callbacks = {topic: partial(self.changes.notify, (topic,)) for topic in TOPICS}
         self._is_notified = False
         self._next_look = 0.0
@@ -106,28 +108,41 @@ class PostgresRuns(RunStore):
         finally:
             # Also if the caller was cancelled while it waited: the transaction has ended all the same.
             if attempt.committed:
-                self._notify(attempt.topics)
+                if attempt.topics:
+                    self.notify(thread_id, attempt.topics)
                 if lease is not None and attempt.released:
                     self._released(lease)
 
-    def notify(self) -> None:
-        """Notify the waiting tasks of this process now, and those of others soon: anything may have changed."""
-        self._notify(TOPICS)
-
-    def announce(self) -> None:
-        self._notify(("events",))
-
-    def _notify(self, topics: tuple[Topic, ...]) -> None:
-        self.changes.notify(topics)
+    def notify(self, thread_id: str, topics: tuple[Topic, ...] = TOPICS) -> None:
+        super().notify(thread_id, topics)
         for topic in topics:
             with contextlib.suppress(SaverClosedError):  # others find the change when they look
                 self._opened().announce(self._payloads[topic])
+
+    def announce(self, thread_id: str) -> None:
+        super().announce(thread_id)
+        with contextlib.suppress(SaverClosedError):
+            self._opened().announce(self._payload_of(thread_id))
+
+    def _payload_of(self, thread_id: str) -> str:
+        return self._payload(f"events\x00{thread_id}")
 
     async def wait_for_change(self, seen: int = 0, topic: Topic | None = None) -> int:
         opened = self._opened()
         for each in TOPICS if topic is None else (topic,):
             self._is_notified = opened.subscribe(self._payloads[each], self._callbacks[each])
         return await super().wait_for_change(seen, topic)
+
+    @contextmanager
+    def watch(self, thread_id: str) -> Generator[ChangeSignal, None, None]:
+        with super().watch(thread_id) as signal:
+            payload = self._payload_of(thread_id)
+            self._is_notified = self._opened().subscribe(payload, signal.notify)
+            try:
+                yield signal
+            finally:
+                with contextlib.suppress(SaverClosedError):
+                    self._opened().unsubscribe(payload, signal.notify)
 
     async def has_changed_elsewhere(self) -> bool:
         now = time.monotonic()

@@ -314,11 +314,11 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         attempt = UpkeepAttempt()
         await self._run(self._upkeep.erase, lease, attempt, interrupted=attempt.interrupted)
         self._forget(lease)
-        self.runs.notify()
+        self.runs.notify(lease.thread_id)
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self._run(self._upkeep.delete, thread_id, self.clock(), interrupted=UpkeepAttempt().interrupted)
-        self.runs.notify()
+        self.runs.notify(thread_id)
 
     async def threads(
         self, *, after: str | None = None, limit: int = PAGE, filter: Mapping[str, Any] | None = None
@@ -373,6 +373,7 @@ def _runs_of(saver: PostgresSaver) -> PostgresRuns:
         clock=lambda: None if saver.clock is saver._server_clock else saver.clock(),
         released=saver._forget,
         opened=saver._require_open,
-        payload=notify_payload(saver.schema, "\x00runs"),  # no thread's id, in practice
+        # No thread's id begins with NUL, in practice.
+        payload=lambda name: notify_payload(saver.schema, f"\x00{name}"),
         conn_string=saver._source.conninfo,
     )

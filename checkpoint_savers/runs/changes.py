@@ -1,4 +1,4 @@
-"""Wait for changes of accepted runs, from any event loop of the process."""
+"""Wait for changes of accepted runs and of single threads, from any event loop of the process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import anyio
 
 from ..bridge import Waiter, loop_scheduler, wake
 
-Topic: TypeAlias = Literal["queue", "cancel", "run", "events"]
-"""What may have changed: a thread is queued; an open run is to be cancelled; a run has begun or ended; the events of
-a run are stored. A task that waits for one of these need not look after changes of the others."""
+Topic: TypeAlias = Literal["queue", "cancel", "run"]
+"""What may have changed: a thread is queued; an open run is to be cancelled; a run has begun or ended. A task that
+waits for one of these need not look after changes of the others."""
 
 TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
 
@@ -23,6 +23,11 @@ class ChangeSignal:
         self._lock = threading.Lock()
         self._numbers: dict[Topic | None, int] = dict.fromkeys((None, *TOPICS), 1)
         self._waiting: dict[Topic | None, set[Waiter]] = {topic: set() for topic in self._numbers}
+
+    @property
+    def number(self) -> int:
+        """The present number of all topics together. It begins with 1."""
+        return self._numbers[None]
 
     def notify(self, topics: tuple[Topic, ...] = TOPICS) -> None:
         """Count a change, and wake the tasks that wait for it. May be called in any thread.
@@ -63,3 +68,52 @@ class ChangeSignal:
             with self._lock:
                 self._waiting[topic].discard(waiter)
         return self._numbers[topic]
+
+
+class ThreadSignals:
+    """The signals of threads that are watched."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._signals: dict[str, list[ChangeSignal]] = {}
+
+    def add(self, thread_id: str) -> ChangeSignal:
+        """Watch a thread.
+
+        Args:
+            thread_id: the thread.
+
+        Returns:
+            A signal that counts the thread's changes from now on.
+        """
+        signal = ChangeSignal()
+        with self._lock:
+            self._signals.setdefault(thread_id, []).append(signal)
+        return signal
+
+    def remove(self, thread_id: str, signal: ChangeSignal) -> None:
+        """Stop to watch a thread.
+
+        Args:
+            thread_id: the thread.
+            signal: what `add` returned.
+        """
+        with self._lock:
+            signals = self._signals[thread_id]
+            signals.remove(signal)
+            if not signals:
+                del self._signals[thread_id]
+
+    def notify(self, thread_id: str | None = None) -> None:
+        """Count a change of a thread. May be called in any thread.
+
+        Args:
+            thread_id: the thread; None for all that are watched.
+        """
+        with self._lock:
+            if thread_id is None:
+                found = [each for signals in self._signals.values() for each in signals]
+            else:
+                found = list(self._signals.get(thread_id, ()))
+        for signal in found:
+            signal.notify()

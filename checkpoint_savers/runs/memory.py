@@ -52,7 +52,7 @@ class InMemoryRuns(RunStore):
         clock: returns the time in unix seconds.
     """
 
-    look_every = float("inf")
+    look_every = look_at_thread_every = float("inf")
 
     def __init__(self, threads: Threads, lock: AbstractContextManager[object], *, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -100,7 +100,8 @@ class InMemoryRuns(RunStore):
                 self._threads[thread_id] = replace(changes.thread, metadata={})
             if lease is not None and (ends_work(found, changes, lease) or (commit is not None and commit.releases)):
                 self._saver.release(lease)
-        self.changes.notify(topics_of(changes))
+        if topics := topics_of(changes):
+            self.notify(thread_id, topics)
         return changes.result
 
     def has(self, thread_id: str) -> bool:
@@ -116,7 +117,7 @@ class InMemoryRuns(RunStore):
             del self._runs[run.run_id]
             if run.request.idempotency_key is not None:
                 del self._by_key[run.request.idempotency_key]
-        self.changes.notify()
+        self.notify(thread_id)
 
     def _row(self, thread_id: str) -> RunThreadRow | None:
         row = self._threads.get(thread_id)

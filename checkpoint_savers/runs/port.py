@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from ..errors import RunNotFoundError
 from ..records import Commit, Lease, Owner
 from . import decisions
-from .changes import ChangeSignal, Topic
+from .changes import TOPICS, ChangeSignal, ThreadSignals, Topic
 from .decisions import Changes, Found, RunOutcome
 from .queries import RUN_ORDER, Page, RowPosition, RunQuery, ThreadQuery, page_of, read_cursor, run_position
 from .rows import CancelAction, RunRequest, RunRow, RunThreadRow
@@ -48,12 +49,15 @@ class RunStore(ABC):
 
     Attributes:
         look_every: seconds after which `wait_for_change` looks whether another process has changed something.
+        look_at_thread_every: the same for `wait_for_thread`.
     """
 
     look_every: ClassVar[float] = 0.25
+    look_at_thread_every: ClassVar[float] = 0.25
 
     def __init__(self) -> None:
         self.changes = ChangeSignal()
+        self.watched = ThreadSignals()
 
     @abstractmethod
     async def transact(
@@ -74,8 +78,8 @@ class RunStore(ABC):
         too: with epoch 0, and without an owner or a checkpoint. A thread with a row here remains when a lease on it is
         released.
 
-        An implementation calls `self.changes.notify` after each transaction that wrote rows of runs or threads, with
-        its `topics_of`, and without topics after one that deleted them.
+        An implementation calls `self.notify(thread_id, topics)` after each transaction that wrote rows of runs or
+        threads, with its `topics_of`, and without topics after one that deleted them.
 
         Args:
             thread_id: the thread.
@@ -189,16 +193,63 @@ class RunStore(ABC):
             Another number.
         """
         while (number := await self.changes.wait(seen, self.look_every, topic)) == seen:
-            if await self.has_changed_elsewhere():
-                self.changes.notify()
+            await self._look_elsewhere()
         return number
 
-    def announce(self) -> None:
-        """Notify tasks that wait, and other processes soon, that the events of a run are stored.
+    @contextmanager
+    def watch(self, thread_id: str) -> Generator[ChangeSignal, None, None]:
+        """Count the changes of a thread during a block: of its runs, and of its events, in any process.
 
-        Stores whose `has_changed_elsewhere` finds that by itself need not implement it for other processes.
+        Args:
+            thread_id: the thread.
+
+        Yields:
+            A signal for `wait_for_thread`.
         """
-        self.changes.notify(("events",))
+        signal = self.watched.add(thread_id)
+        try:
+            yield signal
+        finally:
+            self.watched.remove(thread_id, signal)
+
+    async def wait_for_thread(self, signal: ChangeSignal, seen: int = 0) -> int:
+        """Wait until a watched thread may have changed, in any process.
+
+        Args:
+            signal: what `watch` has yielded.
+            seen: the number that was returned before; 0 at first, which returns at once.
+
+        Returns:
+            Another number. Look at the thread between two calls: no change is missed then.
+        """
+        while (number := await signal.wait(seen, self.look_at_thread_every)) == seen:
+            await self._look_elsewhere()
+        return number
+
+    async def _look_elsewhere(self) -> None:
+        if await self.has_changed_elsewhere():
+            self.changes.notify()
+            self.watched.notify()
+
+    def notify(self, thread_id: str, topics: tuple[Topic, ...] = TOPICS) -> None:
+        """Notify those who wait for changes of runs, or for this thread, in this process now and in others soon.
+
+        Args:
+            thread_id: the thread whose runs have changed.
+            topics: what has changed; all by default.
+        """
+        self.changes.notify(topics)
+        self.announce(thread_id)
+
+    def announce(self, thread_id: str) -> None:
+        """Notify those who wait for a thread: events of it were stored, and no row of runs has changed.
+
+        Stores whose `has_changed_elsewhere` does not find that by itself also notify other processes.
+
+        Args:
+            thread_id: the thread.
+        """
+        self.watched.notify(thread_id)
 
     async def has_changed_elsewhere(self) -> bool:
         """Return True if another process may have changed something since the last call. The default assumes so."""

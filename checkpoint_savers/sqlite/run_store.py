@@ -30,6 +30,7 @@ class SqliteRuns(RunStore):
     """
 
     look_every = 0.02
+    look_at_thread_every = 0.01
 
     def __init__(
         self,
@@ -76,7 +77,8 @@ class SqliteRuns(RunStore):
         finally:
             # Also if the caller was cancelled: the transaction may have been committed.
             if job.value is not None:
-                self.changes.notify(job.value.topics)
+                if job.value.topics:
+                    self.notify(thread_id, job.value.topics)
                 if lease is not None and job.value.released:
                     self._released(lease)
 
@@ -141,7 +143,7 @@ class SqliteRuns(RunStore):
     async def has_changed_elsewhere(self) -> bool:
         # One look serves all tasks that wait: each is woken if it finds a change.
         now = time.monotonic()
-        if now - self._looked_at < self.look_every:
+        if now - self._looked_at < self.look_at_thread_every:
             return False
         self._looked_at = now
         # The number does not change with writes of the connection itself: `transact` notifies of those.

@@ -252,7 +252,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         """
         await self._connection.run(self._write_job(upkeep.erase, (lease,)))
         self._released(lease)
-        self._runs_changed()
+        self._runs_changed(lease.thread_id)
 
     async def read(self, thread_id: str, ns: str = "", checkpoint_id: CheckpointId | None = None) -> Chain | None:
         return await self._read(reading.read, thread_id, ns, checkpoint_id)
@@ -296,7 +296,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
     async def adelete_thread(self, thread_id: str) -> None:
         now = self.clock()
         await self._connection.run(self._write_job(writing.delete_thread, (thread_id, now, self._refuse_newer)))
-        self._runs_changed()
+        self._runs_changed(thread_id)
 
     async def size(self) -> DatabaseSize:
         """Measure the file, its log, and its free pages.
@@ -348,9 +348,9 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
             self._runs = _runs_of(self)
         return self._runs
 
-    def _runs_changed(self) -> None:
+    def _runs_changed(self, thread_id: str) -> None:
         if self._runs is not None:
-            self._runs.changes.notify()
+            self._runs.notify(thread_id)
 
     def _released(self, lease: Lease) -> None:
         self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)

@@ -22,6 +22,7 @@ from checkpoint_savers.saver_port import LEASE_SECONDS
 
 from .._api.compiled import Graph
 from .._runtime.platform.looking import look_repeatedly
+from .._runtime.streaming.event_window import EventWindow
 from .._runtime.streaming.parts import END, Cursor
 from .._runtime.streaming.stored_events import StoredRun
 from ..errors import GraphDrained, RecordedFailureError, RunCancelledError
@@ -143,11 +144,12 @@ async def _was_dismissed(graph: Graph[Any, Any], thread_id: str, at: CheckpointI
     """Return True if a thread's last run was cancelled for good: its client had disconnected."""
     saver, status = graph.checkpointer, None
     if isinstance(saver, BaseCheckpointSaver):
-        run = StoredRun(saver, thread_id, Cursor(at, 0, 0), graph.events_codec())
-        await run.load()
-        async with aclosing(run.parts()) as parts:
-            async for part in parts:
-                status = part.data["status"] if part.mode == END else None
+        window = EventWindow(saver, thread_id)
+        await window.advance(at)
+        run = StoredRun(window, Cursor(at, 0, 0), graph.events_codec())
+        run.load()
+        for part in run.parts():
+            status = part.data["status"] if part.mode == END else None
     return status == "cancelled"
 
 

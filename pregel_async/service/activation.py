@@ -12,6 +12,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import anyio
@@ -32,6 +33,7 @@ from .._api.attributes import stored_through
 from .._api.compiled import Graph
 from .._runtime.observing.error_text import described, shorten_traceback
 from .._runtime.platform.environment import Environment
+from .._runtime.streaming.event_rows import run_row
 from .._runtime.streaming.stream import GraphStream
 from ..errors import GraphDrained
 from ..runtime import RunControl
@@ -226,7 +228,8 @@ class Activation:
             if inspect.isawaitable(context):
                 context = await context
         self._marks = RunMarks(tools.saver, tools.runs, lease, row, graph, call)
-        stream = stored_through(graph, held(tools.saver, lease, self._marks)).astream(
+        started = partial(run_row, epoch=lease.epoch, run_id=row.run_id, at=int(tools.environment.now() * 1000))
+        stream = stored_through(graph, held(tools.saver, lease, self._marks, started)).astream(
             None if row.begun else call.input,
             _config(call, row),
             context=context,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.records import Chain, CheckpointId, Commit, Lease, Owner, TaskRecord
+from checkpoint_savers.records import Chain, CheckpointId, Commit, EventRow, Lease, Owner, TaskRecord
 
 from .run_marks import RunMarks, unreleasing
 
@@ -21,10 +23,13 @@ class _HeldSaver:
     begins_commits = False
     commit_is_shielded = False
 
-    def __init__(self, saver: BaseCheckpointSaver, lease: Lease, marks: RunMarks) -> None:
+    def __init__(
+        self, saver: BaseCheckpointSaver, lease: Lease, marks: RunMarks, started: Callable[[str], EventRow]
+    ) -> None:
         self._saver = saver
         self._lease = lease
         self._marks = marks
+        self._started: tuple[Callable[[str], EventRow], ...] = (started,)  # empty once its row is stored
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._saver, name)
@@ -43,26 +48,37 @@ class _HeldSaver:
 
     async def commit(self, lease: Lease, commit: Commit) -> None:
         is_of_root = _is_of_root(commit)
-        if is_of_root and await self._marks.store(commit):
-            return
-        commit = unreleasing(commit)
-        await self._saver.commit(lease, commit)
-        if is_of_root:
-            self._marks.note_stored(commit)
-        if commit.events and self._saver.runs is not None:
-            self._saver.runs.announce()  # followers in other processes wait for them
+        commit, started = self._with_start(commit) if is_of_root or commit.events else (commit, self._started)
+        if not (is_of_root and await self._marks.store(commit)):
+            commit = unreleasing(commit)
+            await self._saver.commit(lease, commit)
+            if is_of_root:
+                self._marks.note_stored(commit)
+            if commit.events and self._saver.runs is not None:
+                self._saver.runs.announce(lease.thread_id)  # followers in other processes wait for them
+        self._started = started
 
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         is_of_root = any(not record.ns for record in records)
         commit = Commit(rows=(), expected_head=None, records=tuple(records), expires_at=expires_at)
-        if is_of_root and await self._marks.store(commit, is_commit=False):
-            return
+        if is_of_root:
+            commit, started = self._with_start(commit)
+            if await self._marks.store(commit, is_commit=False):
+                self._started = started
+                return
         await self._saver.record(lease, records, expires_at=expires_at)
         if is_of_root:
             self._marks.note_stored(commit, is_commit=False)
 
+    def _with_start(self, commit: Commit) -> tuple[Commit, tuple[()]]:
+        """Return a transaction with the row that says which run begins, unless it is stored, and what is then left."""
+        rows = [started(_place_of(commit)) for started in self._started]
+        return replace(commit, events=(*rows, *commit.events)) if rows else commit, ()
 
-def held(saver: BaseCheckpointSaver, lease: Lease, marks: RunMarks) -> BaseCheckpointSaver:
+
+def held(
+    saver: BaseCheckpointSaver, lease: Lease, marks: RunMarks, started: Callable[[str], EventRow]
+) -> BaseCheckpointSaver:
     """Return a saver for one run under a lease that the caller holds.
 
     The run acquires this lease in place of one of its own, and does not release it. So the caller can decide under the
@@ -72,11 +88,20 @@ def held(saver: BaseCheckpointSaver, lease: Lease, marks: RunMarks) -> BaseCheck
         saver: the saver.
         lease: the thread's lease.
         marks: stores the root graph's transactions that change the run's row, too.
+        started: returns the row of events that says which run continues the thread, for the checkpoint on which it is.
+            It is stored with the first transaction that has events or is the called graph's.
 
     Returns:
         The saver, wrapped.
     """
-    return cast("BaseCheckpointSaver", _HeldSaver(saver, lease, marks))
+    return cast("BaseCheckpointSaver", _HeldSaver(saver, lease, marks, started))
+
+
+def _place_of(commit: Commit) -> str:
+    """Return the thread's newest checkpoint before a transaction; "" for none."""
+    if commit.rows or commit.head is not None:
+        return commit.expected_head or ""
+    return commit.records[0].checkpoint_id if commit.records else commit.events[0].checkpoint_id
 
 
 def _is_of_root(commit: Commit) -> bool:

@@ -24,7 +24,7 @@ from .._api.compiled import Graph
 from .._runtime.platform.environment import Environment, SystemEnvironment
 from .._runtime.platform.event_loops import sole_exception
 from ..errors import ConfigError
-from ..parts import StreamPart
+from ..parts import StreamPart, ThreadPart
 from ..runtime import RunControl
 from ..types import All, Command, Config, Durability, StreamMode
 from .activation import ContextOf, Tools
@@ -32,7 +32,7 @@ from .assistants import Assistant, assistants_of
 from .call import StoredCall, codec_of, digest_of, read_call, storable_config, write_call
 from .dispatch import Dispatcher, RowDispatcher
 from .errors import ServiceBusyError, ServiceDrainingError
-from .following import follow_run
+from .following import follow_run, follow_thread
 from .opened import OpenService
 from .runs import Run, RunResult, ThreadInfo
 from .watching import RunWatcher
@@ -508,6 +508,41 @@ class RunService:
             InvalidCursorError: `after` is no cursor, or one of another branch.
         """
         return follow_run(self._require_open(), run_id, after, stream_mode, subgraphs)
+
+    def follow_thread(
+        self,
+        thread_id: str,
+        *,
+        after: str | None = None,
+        until: Literal["idle", "never"] = "idle",
+        stream_mode: StreamMode | Sequence[StreamMode] = ("values",),
+        subgraphs: bool = False,
+    ) -> AbstractAsyncContextManager[AsyncIterator[ThreadPart]]:
+        """Read the log of a thread: the parts of all its runs, one after the other, those stored and those to come.
+
+            async with service.follow_thread("t-1", stream_mode=["updates"]) as parts:
+                async for part in parts:
+                    print(part["seq"], part["timestamp"], part["run_id"], part["type"])
+
+        Each run begins with a part of type `run_started` and ends with one of type `run_ended`. The `cursor` and the
+        `seq` of a part are the same for all readers and at all times. Reading runs no code of a graph.
+
+        Args:
+            thread_id: the thread, which may be new.
+            after: the cursor of the last part that was read; None for the beginning of the log.
+            until: "idle" ends when no run of the thread is open; "never" waits for more runs.
+            stream_mode: the modes to show, of those that `start` was asked to store for each run.
+            subgraphs: parts of subgraphs are shown, too.
+
+        Returns:
+            A context manager of the parts; see `pregel_async.parts`.
+
+        Raises:
+            InvalidCursorError: (on entry) `after` is no cursor.
+            UnknownGraphError: (while reading) this process does not have the graph of one of the runs.
+        """
+        ends = _one_of("until", until, ("idle", "never")) == "idle"
+        return follow_thread(self._require_open(), thread_id, after, stream_mode, subgraphs, ends=ends)
 
     def graph(self, name: str) -> Graph[Any, Any]:
         """Return a graph of the service, bound to its saver: for `aget_state`, `aget_state_history` and so on.

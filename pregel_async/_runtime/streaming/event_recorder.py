@@ -29,7 +29,7 @@ from ..._message_ids import fingerprint
 from ...messages import id_of
 from ..persistence.namespace_writer import NamespaceWriter
 from .event_rows import CLOSED, GRAPH, PendingEvent, StoredEvent, read_row, shown_part, stored_event, write_row
-from .parts import RESTARTED, Cursor, RawPart, Unit
+from .parts import RESTARTED, Cursor, RawPart, Unit, number_of
 
 FLUSH_BYTES = 256 * 1024
 """Bytes of events that are held in memory before they are flushed."""
@@ -84,6 +84,7 @@ class EventRecorder:
         self._checkpoint_id = writer.tip or ""
         self._epoch = writer.lease.token.epoch
         self._position = 0
+        self._before = 0  # events under this lease before those of the attempt
         self._pending: list[PendingEvent] = []
         self._size = 0
         self._rows: dict[EventKey, EventRow] = {}  # rows that are not stored yet
@@ -181,7 +182,7 @@ class EventRecorder:
         while True:
             page = await saver.events(self._writer.thread_id, since=since, limit=PAGE)
             mine = [row for row in page if row.checkpoint_id == at]
-            rows += mine
+            rows += [row for row in mine if row.position]  # the others say which runs continue the thread
             if len(mine) < PAGE:
                 return rows
             since = (at, mine[-1].epoch, mine[-1].position + 1)
@@ -211,6 +212,8 @@ class EventRecorder:
     def _new_event(self, part: RawPart) -> PendingEvent:
         event = stored_event(part, self._codec)
         self._position += 1
+        part.at = int(self._writer.lease.environment.now() * 1000)
+        part.number = number_of(self._epoch, self._before + self._position)
         # The part may be published on a checkpoint that a crash loses. `since` then names the stored checkpoint from
         # which a reader has to continue.
         since: str | None = None
@@ -218,7 +221,7 @@ class EventRecorder:
             since = self._writer.stored or ""
         part.cursor = Cursor(self._checkpoint_id, self._epoch, self._position, 0, since)
         self._size += len(event.data)
-        return PendingEvent(self._position, part.unit, event)
+        return PendingEvent(self._position, part.unit, event, part.at)
 
     async def open_units(self, units: Sequence[Unit], outer_units: Sequence[Unit]) -> None:
         """Store that units are about to begin.
@@ -295,6 +298,7 @@ class EventRecorder:
     def close_superstep(self, tip: CheckpointId) -> None:
         """Add the superstep's events to the transaction that makes this checkpoint, and continue at that checkpoint."""
         self.append_tail_row()
+        self._before += self._position
         self._checkpoint_id, self._position = tip, 0
         self.finished.clear()
 
@@ -337,6 +341,7 @@ class EventRecorder:
         # rows of the newest one, so a row there names the beginning.
         if tip != self._checkpoint_id:
             began = str(Cursor(self._checkpoint_id, self._epoch, 0)).encode()
+            self._before += self._position
             self._checkpoint_id, self._position = tip, 1
             moved = PendingEvent(1, None, StoredEvent(MOVED, (), 0, began))
             self._writer.events.append(self._make_row("head", [moved]))
@@ -377,7 +382,7 @@ class EventRecorder:
             closes = [*closes, GRAPH]
             del self._flushed_units[GRAPH]
         self._size = sum([len(each.event.data) for each in self._pending])
-        row = write_row(self._checkpoint_id, self._epoch, kind, held, closes=closes, opens=opens)
+        row = write_row(self._checkpoint_id, self._epoch, kind, held, closes=closes, opens=opens, before=self._before)
         self._rows[row.key] = row
         return row
 
@@ -392,7 +397,7 @@ class EventRecorder:
         """Return the rows that only this process has, including those of transactions in progress."""
         rows = list(self._rows.values())
         if self._pending:
-            rows.append(write_row(self._checkpoint_id, self._epoch, "part", self._pending))
+            rows.append(write_row(self._checkpoint_id, self._epoch, "part", self._pending, before=self._before))
         return sorted(rows, key=lambda row: row.key)
 
     def open_attempts(self) -> set[tuple[str, int]]:

@@ -22,7 +22,7 @@ from checkpoint_savers.records import CheckpointId, EventKind, EventRow
 from ..._core.ownership import own
 from ..._core.untracked import without_untracked
 from ..observing.error_text import text
-from .parts import Cursor, RawPart, Unit
+from .parts import RUN, Cursor, RawPart, Unit, number_of
 
 CLOSED = "__closed__"
 """The mode of the event in a row that has no other: each row has a position. Readers do not receive it."""
@@ -80,16 +80,33 @@ class StoredEvents(msgspec.Struct, array_like=True, frozen=True):
         return self.units[event.unit].id if event.unit >= 0 else GRAPH
 
 
+class TimedEvents(StoredEvents, array_like=True, frozen=True):
+    """The decoded content of a row, with the times and the numbers of its events.
+
+    Earlier versions read it as a `StoredEvents`, and rows that they have stored are read without times.
+
+    Attributes:
+        at: when the first event was published, in milliseconds since the epoch; 0 if it is not known.
+        times: the times of the events, in milliseconds since `at`; empty if none is later.
+        before: the number of events under the row's lease before those of its attempt.
+    """
+
+    at: int = 0
+    times: list[int] = []
+    before: int = 0
+
+
 class PendingEvent(msgspec.Struct, frozen=True):
-    """An event that is not stored yet, with its position within the attempt."""
+    """An event that is not stored yet, with its position within the attempt, and its time in milliseconds."""
 
     position: int
     unit: Unit | None
     event: StoredEvent
+    at: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(StoredEvents).decode
+_decode = msgspec.msgpack.Decoder(TimedEvents).decode
 
 
 def write_row(
@@ -100,6 +117,7 @@ def write_row(
     *,
     closes: Sequence[str] = (),
     opens: Sequence[Unit] = (),
+    before: int = 0,
 ) -> EventRow:
     """Return a row with these events: at least one, in the order of their positions."""
     first = pending[0].position
@@ -110,12 +128,32 @@ def write_row(
         unit = -1 if each.unit is None else units.setdefault(each.unit, len(units))
         events.append(msgspec.structs.replace(each.event, offset=each.position - first, unit=unit))
     frame = StoredEvents(events, list(units), list(closes), list(opens))
+    at = pending[0].at
+    if at:
+        times = [max(0, each.at - at) for each in pending]  # the clock may go back
+        frame = TimedEvents(
+            events, list(units), list(closes), list(opens), at=at, times=times if any(times) else [], before=before
+        )
     return EventRow(
         checkpoint_id=CheckpointId(checkpoint_id), epoch=epoch, position=first, kind=kind, frame=seal(_encode(frame))
     )
 
 
-def read_row(row: EventRow, thread_id: str) -> StoredEvents:
+def run_row(checkpoint_id: str, epoch: int, run_id: str, at: int) -> EventRow:
+    """Return the row that says which run begins, or continues, under a lease. It comes before all rows of the lease.
+
+    Args:
+        checkpoint_id: the thread's newest checkpoint before the run's first transaction; "" for none.
+        epoch: the epoch of the lease.
+        run_id: the run.
+        at: when, in milliseconds since the epoch.
+    """
+    return write_row(
+        checkpoint_id, epoch, "head", [PendingEvent(0, None, StoredEvent(RUN, (), 0, run_id.encode()), at)]
+    )
+
+
+def read_row(row: EventRow, thread_id: str) -> TimedEvents:
     """Decode a row.
 
     Raises:
@@ -127,6 +165,8 @@ def read_row(row: EventRow, thread_id: str) -> StoredEvents:
         # Checked here, where the error can name the row. Later, a damaged index would be an IndexError in a reader.
         if any(not -1 <= event.unit < len(found.units) or event.offset < 0 for event in found.events):
             raise ValueError("an event belongs to no unit of its row")
+        if found.times and len(found.times) != len(found.events):
+            raise ValueError("there is not one time for each event")
         return found
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise CorruptCheckpointError(where, f"its frame cannot be read ({error})") from error
@@ -142,8 +182,13 @@ def stored_event(part: RawPart, codec: Codec) -> StoredEvent:
     return StoredEvent(part.mode, part.ns, part.step, _encoded(part, codec), asked, part.coerce is None)
 
 
-def shown_part(event: StoredEvent, unit: Unit | None, cursor: Cursor, codec: Codec) -> RawPart:
-    """Decode a stored event."""
+def shown_part(
+    event: StoredEvent, unit: Unit | None, cursor: Cursor, codec: Codec, *, at: int = 0, before: int = 0
+) -> RawPart:
+    """Decode a stored event, published at a time, with so many events before its attempt. See `TimedEvents`."""
+    number = number_of(cursor.epoch, before + cursor.position)
+    if event.mode == RUN:
+        return RawPart(mode=RUN, ns=(), data=event.data.decode(), step=0, cursor=cursor, at=at, number=number)
     asked: Any = codec.decode(event.interrupts, channel="interrupt()") if event.interrupts else ()
     return RawPart(
         mode=event.mode,
@@ -154,6 +199,8 @@ def shown_part(event: StoredEvent, unit: Unit | None, cursor: Cursor, codec: Cod
         cursor=cursor,
         needs_coerce=not event.bare,
         unit=unit,
+        at=at,
+        number=number,
     )
 
 

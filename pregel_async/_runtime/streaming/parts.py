@@ -27,6 +27,29 @@ END = "__end__"
 """The type of the stored event that says how a run ended. Readers do not receive it."""
 
 
+RUN = "__run__"
+"""The type of the stored event that says which run of a service continues a thread. Readers do not receive it."""
+
+RUN_STARTED, RUN_ENDED = "run_started", "run_ended"
+"""The types of the parts between which a thread's log has the parts of a run."""
+
+EVENTS_PER_LEASE = 2**28
+"""More events than one lease can have: cursors have eight digits for those at one checkpoint."""
+
+
+def number_of(epoch: int, count: int) -> int:
+    """Return the number of an event in its thread's log: greater than those of all earlier events, with gaps.
+
+    Epochs grow with each lease, so that nothing has to be counted over leases. The number is below 2**53, up to which
+    JavaScript's numbers are exact, for 33 million leases.
+
+    Args:
+        epoch: the epoch of the lease under which it was published.
+        count: the number of events under that lease up to it.
+    """
+    return epoch * EVENTS_PER_LEASE + min(count, EVENTS_PER_LEASE - 1)
+
+
 class Cursor(msgspec.Struct, frozen=True):
     """A position among a thread's events, and the number of parts that the reader has received.
 
@@ -117,6 +140,9 @@ class RawPart(msgspec.Struct, kw_only=True):
         is_repeat: an earlier attempt published and stored it. Only readers that did not follow that attempt receive it.
         untracked: the keys of its graph whose values are not stored.
         is_keyed: updates and states in it are mappings by key, not the value of a single key or the result of a call.
+        at: when it was published, in milliseconds since the epoch, if events are stored.
+        number: its number in the thread's log, if events are stored; see `number_of`.
+        run_id: its run, in a thread's log.
     """
 
     mode: str
@@ -134,6 +160,9 @@ class RawPart(msgspec.Struct, kw_only=True):
     is_repeat: bool = False
     untracked: frozenset[str] = frozenset()
     is_keyed: bool = True
+    at: int = 0
+    number: int = 0
+    run_id: str = ""
 
 
 Shape: TypeAlias = Callable[[RawPart], Any]
@@ -177,6 +206,11 @@ def labelled_dict(part: RawPart) -> dict[str, Any]:
     if part.mode == "values":
         shaped["interrupts"] = part.interrupts
     return shaped
+
+
+def log_entry(part: RawPart) -> dict[str, Any]:
+    """Return the part as an event of a thread's log: its number and cursor are the same for all readers."""
+    return {**labelled_dict(part), "seq": part.number, "run_id": part.run_id, "timestamp": part.at / 1000}
 
 
 def _coerced(part: RawPart) -> Any:

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from contextlib import aclosing
 from typing import Protocol
 
 import anyio
@@ -28,9 +27,10 @@ from ...errors import RecordedFailureError
 from ...types import RunStatus
 from ..persistence.namespace_writer import NamespaceWriter
 from .buffer import CAPACITY, Buffer
+from .event_window import EventWindow
 from .modes import MODES
 from .modes.mode import Coerce
-from .parts import END, ERROR, RESTARTED, Cursor, RawPart
+from .parts import END, ERROR, RESTARTED, RUN, Cursor, RawPart
 from .stored_events import AFTER_ALL, StoredRun, restarted
 from .subscription import LiveRuns, Subscription
 
@@ -78,7 +78,9 @@ async def rejoin(
         InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
         RecordedFailureError: the run has failed earlier.
     """
-    reader = _ReconnectingReader(sink, subscription, after, saver, thread_id, codec, coerce)
+    reader = ReconnectingReader(
+        sink, subscription, after, saver, thread_id, codec, coerce, EventWindow(saver, thread_id)
+    )
     while True:
         # First, because a run of this process has events that are not stored yet, and publishes without polling.
         if running := live.joinable(thread_id):
@@ -132,7 +134,9 @@ async def follow(
     Raises:
         InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
     """
-    reader = _ReconnectingReader(sink, subscription, after, saver, thread_id, codec, coerce)
+    reader = ReconnectingReader(
+        sink, subscription, after, saver, thread_id, codec, coerce, EventWindow(saver, thread_id)
+    )
     sink.set_start_cursor(str(after))
     sink.begin()
     while (last := await wait()) is None:
@@ -158,15 +162,17 @@ async def _without_failure(parts: Buffer) -> AsyncGenerator[RawPart, None]:
             yield part
 
 
-class _ReconnectingReader(msgspec.Struct):
+class ReconnectingReader(msgspec.Struct):
     """A reader that reconnects.
 
     Attributes:
         cursor: the cursor of the last event that it has received.
+        window: the stored events from this cursor's checkpoint on.
         cut_off: the checkpoint at which it received parts that are void now; None for none.
         ended: how the run has ended, if the last event says so; otherwise None.
         failure: the "type" and "message" of the run's failure; empty for none.
         recalled: the key of the last event that was repeated to it (`GraphStream.recall`).
+        looked: the cursor after the last look at storage; None if there is more to show at it.
     """
 
     sink: Buffer
@@ -176,10 +182,12 @@ class _ReconnectingReader(msgspec.Struct):
     thread_id: str
     codec: Codec
     coerce: Callable[[RawPart], Coerce | None]
+    window: EventWindow
     cut_off: str | None = None
     ended: RunStatus | None = None
     failure: dict[str, str] = {}
     recalled: tuple[str, int, int] = ("", 0, 0)
+    looked: Cursor | None = None
 
     def __post_init__(self) -> None:
         self.recalled = self.cursor.checkpoint_id, 0, 0  # repeated events begin with this superstep's first
@@ -200,22 +208,32 @@ class _ReconnectingReader(msgspec.Struct):
         cursor = self.cursor
         if await self._was_ahead(live):
             self.cursor = Cursor(cursor.since or "", cursor.epoch, 0, cursor.seq)
-        while True:
-            run = StoredRun(
-                self.saver, self.thread_id, self.cursor, self.codec, held=held, live=live, up_to=up_to, over=over
-            )
-            await run.load()
-            if not run.is_lost:
-                break
-            self.cursor = replace(self.cursor, position=0)
-        if self.cursor is not cursor:
-            self.ended, self.failure = None, {}
-            await self._show_next(restarted(self.cursor, run.step))
-        elif run.has_void:
-            self.cut_off = self.cursor.checkpoint_id
-        async with aclosing(run.parts(repeat_superstep=self.sink.recalls)) as parts:
-            async for part in parts:
-                await self.show(part)
+        has_more = True
+        while has_more:
+            has_new = await self.window.advance(self.cursor.checkpoint_id, over=over)
+            if not (has_new or held or live or over or self.cursor != self.looked):
+                return
+            run = StoredRun(self.window, self.cursor, self.codec, held=held, live=live, up_to=up_to, over=over)
+            run.load()
+            if run.is_lost:
+                self.cursor = replace(self.cursor, position=0)
+                run = StoredRun(self.window, self.cursor, self.codec, held=held, live=live, up_to=up_to, over=over)
+                run.load()
+            if self.cursor is not cursor:
+                self.ended, self.failure = None, {}
+                await self._show_next(restarted(self.cursor, run.step))
+            elif run.has_void:
+                self.cut_off = self.cursor.checkpoint_id
+            begins = False
+            for part in run.parts(repeat_superstep=self.sink.recalls):
+                begins = await self.show(part)
+                if begins:
+                    break
+            has_more = begins or (run.is_exhausted and not self.window.is_complete)
+            if has_more and not begins:
+                self.window.drop_read(self.cursor.checkpoint_id)
+            cursor = self.cursor
+            self.looked = None if has_more else cursor
 
     async def _was_ahead(self, live: Collection[tuple[str, int]]) -> bool:
         """Return True if the checkpoint of the cursor was published before it was stored, and never was stored."""
@@ -224,34 +242,44 @@ class _ReconnectingReader(msgspec.Struct):
             return False
         return await self.saver.read(self.thread_id, "", CheckpointId(cursor.checkpoint_id)) is None
 
-    async def show(self, part: RawPart) -> None:
-        """Publish a part, unless the reader has received it. Its number continues from the reader's cursor."""
+    async def show(self, part: RawPart) -> bool:
+        """Publish a part, unless the reader has received it. Its number continues from the reader's cursor.
+
+        Returns:
+            True if another run begins with it, whose events may need another codec.
+        """
         if part.cursor is not None:
             is_repeat = part.cursor.key <= self.cursor.key
             if is_repeat and (not self.sink.recalls or part.cursor.key <= self.recalled):
-                return
+                return False
             self.recalled = part.cursor.key
             if is_repeat:
                 if part.mode in (*self.subscription.modes, ERROR) and self._shows(part):
                     # With failures: a reader that accumulates chunks starts over after one.
                     await self._put(part)
-                return
+                return False
             self.cursor = part.cursor
+        if part.mode == RUN:
+            return await self.begin_run(part)
         if part.mode == END:
             self.ended = part.data["status"]
             if self.ended == "failed":
                 self.failure = {"type": part.data["error"], "message": part.data["message"]}
-            return
+            return False
         self.ended, self.failure = None, {}
         if part.mode == RESTARTED:
             cut_off, self.cut_off = self.cut_off, None
             if cut_off != self.cursor.checkpoint_id:
-                return  # the reader has received no parts of the attempt that was cut off
+                return False  # the reader has received no parts of the attempt that was cut off
         if part.mode == ERROR:
             self.subscription.failed = True
-        if not self._shows(part):
-            return
-        await self._show_next(part)
+        if self._shows(part):
+            await self._show_next(part)
+        return False
+
+    async def begin_run(self, part: RawPart) -> bool:
+        """Begin with the events of a run, or of another attempt at it. Only a reader of a thread's log shows that."""
+        return False
 
     async def _show_next(self, part: RawPart) -> None:
         part.seq = self.subscription.number = self.subscription.number + 1

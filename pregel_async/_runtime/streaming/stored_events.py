@@ -8,21 +8,19 @@ the missing events are void then.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.records import CheckpointId, EventRow
-from checkpoint_savers.saver_port import PAGE
+from checkpoint_savers.records import EventRow
 
 from ...errors import InvalidCursorError
-from .event_recorder import MOVED
+from .event_recorder import MAX_POSITION, MOVED
 from .event_rows import CLOSED, GRAPH, StoredEvent, read_row, shown_part
+from .event_window import EventWindow, ReadRow
 from .parts import END, RESTARTED, Cursor, RawPart, Unit
 
 AttemptKey: TypeAlias = tuple[str, int]
@@ -55,6 +53,7 @@ class _LocatedEvent(NamedTuple):
     Attributes:
         certain: it is final, because its row was stored by the transaction that recorded its unit.
         closed_by: if it is not certain, it is final once a row closes this id.
+        at, before: its time, and the number of events under its lease before its attempt; see `TimedEvents`.
     """
 
     key: CursorKey
@@ -62,6 +61,8 @@ class _LocatedEvent(NamedTuple):
     closed_by: str
     unit: Unit | None
     event: StoredEvent
+    at: int
+    before: int
 
     @property
     def attempt(self) -> AttemptKey:
@@ -72,8 +73,7 @@ class StoredRun:
     """The events after a cursor, on the branch of the thread's newest checkpoint.
 
     Args:
-        saver: where the events are stored.
-        thread_id: the thread.
+        window: the stored rows, advanced to the cursor's checkpoint.
         after: the cursor.
         codec: decodes the events.
         held: rows of a run of this process that are not stored yet.
@@ -86,12 +86,12 @@ class StoredRun:
         step: the number of the superstep that the cursor is in.
         is_lost: the void units are not known: a run without stored events closed the superstep, or the attempt
             published parts before it stored anything (`durability="exit"`).
+        is_exhausted: `parts` has yielded all that the window's rows have, and waits for no unit.
     """
 
     def __init__(
         self,
-        saver: BaseCheckpointSaver,
-        thread_id: str,
+        window: EventWindow,
         after: Cursor,
         codec: Codec,
         *,
@@ -102,64 +102,63 @@ class StoredRun:
     ) -> None:
         self.has_void = False
         self.is_lost = False
+        self.is_exhausted = False
         self.step = 0
-        self._saver = saver
-        self._thread_id = thread_id
+        self._window = window
         self._after = after
         self._codec = codec
-        self._held = held
+        self._rows = _merged(window, [row for row in held if row.checkpoint_id >= after.checkpoint_id])
         self._live = frozenset(live)
         self._up_to = up_to
         self._over = over
         self._known: dict[AttemptKey, _AttemptState] = {}
-        self._branch: dict[str, int] = {}
-        self._forked: set[str] = set()
+        self._branch = _with_live(window.path, self._live)
+        self._forked = window.forked
 
-    async def load(self) -> None:
-        """Read the rows once, to find which events are final.
+    def load(self) -> None:
+        """Find which events are final.
 
         Raises:
             InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
-            CorruptCheckpointError: a row is damaged.
-            StorageError: storage has failed.
         """
         after = self._after
         mine: AttemptKey = after.key[:2]
-        self._branch, self._forked = await _branch(self._saver, self._thread_id, after.checkpoint_id, self._live)
+        if after.checkpoint_id not in self._branch:
+            raise InvalidCursorError(
+                f"thread {self._window.thread_id!r} is not on the branch of checkpoint {after.checkpoint_id!r} now: "
+                "read it from its state (aget_state), and follow a new run"
+            )
         newest: dict[str, int] = {}
         restarts = False
-        async with aclosing(self._rows()) as rows:
-            async for row in rows:
-                known = self._known.setdefault((row.checkpoint_id, row.epoch), _AttemptState())
-                found = read_row(row, self._thread_id)
-                known.closes.update(found.closes)
-                known.over = known.over or any(event.mode == END for event in found.events)
-                # At a fork, a tail row may belong to a superstep that was closed on the other branch. There, only the
-                # tail of a run that has ended makes the attempt whole.
-                if row.kind == "tail" and (row.checkpoint_id not in self._forked or known.over):
-                    known.is_final = True
-                if row.checkpoint_id == mine[0] and row.epoch > mine[1]:
-                    restarts = restarts or any(event.mode == RESTARTED for event in found.events)
-                newest[row.checkpoint_id] = row.epoch
+        for row, found in self._rows:
+            known = self._known.setdefault((row.checkpoint_id, row.epoch), _AttemptState())
+            known.closes.update(found.closes)
+            known.over = known.over or any(event.mode == END for event in found.events)
+            # At a fork, a tail row may belong to a superstep that was closed on the other branch. There, only the
+            # tail of a run that has ended makes the attempt whole.
+            if row.kind == "tail" and (row.checkpoint_id not in self._forked or known.over):
+                known.is_final = True
+            if row.checkpoint_id == mine[0] and row.epoch > mine[1]:
+                restarts = restarts or any(event.mode == RESTARTED for event in found.events)
+            newest[row.checkpoint_id] = row.epoch
         head = max(self._branch.values())
         for (checkpoint_id, epoch), known in self._known.items():
             leads_on = self._branch.get(checkpoint_id, head) < head
             known.over = known.over or self._over or leads_on or epoch < newest[checkpoint_id]
         self.step = self._branch.get(mine[0], -1) + 1
         # All events of the attempt count, so that the reader has received none that are void.
-        if mine in self._live or self._known_of(mine).is_final:
+        if mine in self._live or self._known_of(mine).is_final or after.position == MAX_POSITION:
             return
         final = 0
-        async with aclosing(self._in_order()) as events:
-            async for each in events:
-                if each.key > after.key:
-                    break
-                final += each.attempt == mine and self._is_final(each)
+        for each in self._in_order():
+            if each.key > after.key:
+                break
+            final += each.attempt == mine and each.key[2] > 0 and self._is_final(each)
         self.has_void = final < after.position
         runs_ahead = after.since == after.checkpoint_id and not final
         self.is_lost = self.has_void and (runs_ahead or (self._branch[mine[0]] < head and not restarts))
 
-    async def parts(self, *, repeat_superstep: bool = False) -> AsyncGenerator[RawPart, None]:
+    def parts(self, *, repeat_superstep: bool = False) -> Iterator[RawPart]:
         """Yield the parts of the final events after the cursor.
 
         Args:
@@ -170,25 +169,25 @@ class StoredRun:
         """
         mine, committed = self._after.key[:2], max(self._branch.values())
         expected: dict[AttemptKey, int] = {}
-        async with aclosing(self._in_order()) as events:
-            async for each in events:
-                at, position = each.attempt, each.key[2]
-                final, known = self._is_final(each), self._known_of(at)
-                if final and position == expected.get(at, 1):
-                    expected[at] = position + 1
-                elif not (known.over or known.is_final or at in self._live):
-                    return  # a unit that is still running may fill the gap, and its events come first
-                if not final or at[0] not in self._branch or each.event.mode in (CLOSED, MOVED):
-                    continue
-                if at < mine and not (repeat_superstep and at[0] == mine[0]):
-                    continue
-                if each.key > self._up_to:
-                    continue
-                if at == mine and position <= self._after.position and not repeat_superstep:
-                    continue
-                part = shown_part(each.event, each.unit, Cursor(*each.key), self._codec)
-                part.committed = committed
-                yield part
+        for each in self._in_order():
+            at, position = each.attempt, each.key[2]
+            final, known = self._is_final(each), self._known_of(at)
+            if final and position <= expected.get(at, 1):
+                expected[at] = position + 1
+            elif not (known.over or known.is_final or at in self._live):
+                return  # a unit that is still running may fill the gap, and its events come first
+            if not final or at[0] not in self._branch or each.event.mode in (CLOSED, MOVED):
+                continue
+            if at < mine and not (repeat_superstep and at[0] == mine[0]):
+                continue
+            if each.key > self._up_to:
+                continue
+            if at == mine and position <= self._after.position and not repeat_superstep:
+                continue
+            part = shown_part(each.event, each.unit, Cursor(*each.key), self._codec, at=each.at, before=each.before)
+            part.committed = committed
+            yield part
+        self.is_exhausted = True
 
     def _known_of(self, attempt: AttemptKey) -> _AttemptState:
         """Return the state of an attempt. It is empty if the attempt's rows were stored after `load` read them."""
@@ -200,8 +199,8 @@ class StoredRun:
         known = self._known_of(found.attempt)
         return known.is_final or (found.closed_by in known.closes and found.key[0] not in self._forked)
 
-    async def _in_order(self) -> AsyncGenerator[_LocatedEvent, None]:
-        """Yield the stored events in the order of their keys."""
+    def _in_order(self) -> Iterator[_LocatedEvent]:
+        """Yield the events in the order of their keys."""
         # The positions of several rows interleave, and a row's key is that of its first event. So events wait in a heap
         # until a row with a greater key arrives.
         waiting: list[tuple[CursorKey, int, _LocatedEvent]] = []
@@ -216,90 +215,36 @@ class StoredRun:
                     last = found.key
                     yield found
 
-        async with aclosing(self._rows()) as rows:
-            async for row in rows:
-                for found in before(row.key):
-                    yield found
-                stored = read_row(row, self._thread_id)
-                for event in stored.events:
-                    key = (row.checkpoint_id, row.epoch, row.position + event.offset)
-                    closed_by = stored.closed_by(event)
-                    certain = row.kind == "head" and (closed_by == GRAPH or row.checkpoint_id not in self._forked)
-                    each = _LocatedEvent(key, certain, closed_by, stored.unit_of(event), event)
-                    heappush(waiting, (key, number, each))
-                    number += 1
-        for found in before(AFTER_ALL):
-            yield found
+        for row, stored in self._rows:
+            yield from before(row.key)
+            times = stored.times or [0] * len(stored.events)
+            for event, time in zip(stored.events, times, strict=True):
+                key = (row.checkpoint_id, row.epoch, row.position + event.offset)
+                closed_by = stored.closed_by(event)
+                certain = row.kind == "head" and (closed_by == GRAPH or row.checkpoint_id not in self._forked)
+                each = _LocatedEvent(
+                    key, certain, closed_by, stored.unit_of(event), event, stored.at + time, stored.before
+                )
+                heappush(waiting, (key, number, each))
+                number += 1
+        yield from before(AFTER_ALL)
 
-    async def _rows(self) -> AsyncGenerator[EventRow, None]:
-        """Yield the stored and the held rows from the cursor's checkpoint on, in the order of their keys."""
-        held = [row for row in self._held if row.checkpoint_id >= self._after.checkpoint_id]
-        since = (CheckpointId(self._after.checkpoint_id), 0, 0)
-        while True:
-            page = await self._saver.events(self._thread_id, since=since, limit=PAGE)
-            for row in page:
-                while held and held[0].key <= row.key:
-                    yield held.pop(0)
-                yield row
-            if len(page) < PAGE:
-                break
-            last = page[-1]
-            # By key and not by offset: rows that are stored or pruned meanwhile do not shift the pages.
-            since = (last.checkpoint_id, last.epoch, last.position + 1)
-        for row in held:
-            yield row
+
+def _merged(window: EventWindow, held: Sequence[EventRow]) -> Sequence[ReadRow]:
+    """Return the stored and the held rows in the order of their keys, a held one before the same one in storage."""
+    if not held or not window.is_complete:  # held rows come after all that is stored
+        return window.rows()
+    rows = [*(ReadRow(row, read_row(row, window.thread_id)) for row in held), *window.rows()]
+    return sorted(rows, key=lambda each: each.row.key)
+
+
+def _with_live(path: Mapping[str, int], live: Collection[AttemptKey]) -> Mapping[str, int]:
+    """Return a path with the checkpoints of a run of this process, which may not be stored yet."""
+    new = {checkpoint_id: -1 for checkpoint_id, _ in live if checkpoint_id not in path}
+    return {**path, **new} if new else path
 
 
 def restarted(after: Cursor, step: int) -> RawPart:
     """Return the part that reports all parts after a cursor as void."""
     data = {"step": step, "checkpoint_id": after.checkpoint_id, "after": str(after), "tasks": None}
     return RawPart(mode=RESTARTED, ns=(), data=data, step=step)
-
-
-async def _branch(
-    saver: BaseCheckpointSaver, thread_id: str, since: str, live: Collection[AttemptKey]
-) -> tuple[dict[str, int], set[str]]:
-    """Return the checkpoints from `since` to the head with their supersteps, and those that the branch forks from.
-
-    Args:
-        saver: where the thread is stored.
-        thread_id: the thread.
-        since: the id of the checkpoint to begin with; "" for the thread's beginning.
-        live: the attempts of a run of this process. Their checkpoints may not be stored yet.
-
-    Raises:
-        InvalidCursorError: the checkpoint `since` is not on the branch of the head.
-    """
-    chain = await saver.read(thread_id)
-    at: str = "" if chain is None else chain.head
-    parents: dict[str, str] = {}  # "" for a checkpoint that has none
-    steps: dict[str, int] = {}
-    forks: set[str] = set()
-    before: CheckpointId | None = None
-    while at:
-        page = await saver.scan(thread_id, "", before=before, limit=PAGE)
-        for header in page:
-            parents[header.checkpoint_id] = header.parent_id or ""
-            steps[header.checkpoint_id] = header.step
-            if header.metadata.get("source") == "fork":
-                forks.add(header.checkpoint_id)
-        if len(page) < PAGE or page[-1].checkpoint_id < since:
-            break
-        before = page[-1].checkpoint_id
-    path: dict[str, int] = {}
-    forked: set[str] = set()
-    while at in parents and at >= since:
-        path[at] = steps[at]
-        parent = parents[at]
-        if at in forks and parent:
-            forked.add(parent)
-        at = parent
-    if since == "":
-        path[""] = -2
-    path.update({checkpoint_id: -1 for checkpoint_id, _ in live if checkpoint_id not in path})
-    if since not in path:
-        raise InvalidCursorError(
-            f"thread {thread_id!r} is not on the branch of checkpoint {since!r} now: read it from its "
-            "state (aget_state), and follow a new run"
-        )
-    return path, forked
