@@ -41,7 +41,7 @@ from checkpoint_savers.errors import (
     UnsupportedFormatError,
 )
 
-from .types import Command, Interrupt, TaskId
+from .types import Command, Interrupt, Mismatch, TaskId
 
 __all__ = [
     "BlockingCallWarning",
@@ -62,6 +62,7 @@ __all__ = [
     "GraphInterrupt",
     "GraphRecursionError",
     "GraphValidationError",
+    "GraphVersionError",
     "InPlaceChangeWarning",
     "InterruptSwallowedError",
     "InvalidAnswerError",
@@ -251,15 +252,46 @@ class GraphChangedError(PregelError):
 
     Attributes:
         thread_id: the thread's id.
-        name: the channel or node that does not fit.
+        name: the key or node that does not fit; the first one if there are several.
+        mismatches: all that does not fit, as `StateSnapshot.changed` shows it.
     """
 
-    def __init__(self, thread_id: str, name: str, reason: str) -> None:
+    def __init__(self, thread_id: str, name: str, reason: str, mismatches: Sequence[Mismatch] = ()) -> None:
         self.thread_id = thread_id
         self.name = name
+        self.mismatches = tuple(mismatches)
+        advice = "; ".join(dict.fromkeys(each.advice for each in self.mismatches if each.advice))
         super().__init__(
             f"thread {thread_id!r} was stored by another version of this graph: {reason}. "
-            "Finish the thread with the old code, start a new thread, or change the graph so that it fits."
+            + (f"Declare it: {advice}. Or finish" if advice else "Finish")
+            + " the thread with the old code, start a new thread, or change the graph so that it fits."
+        )
+
+
+class GraphVersionError(GraphChangedError):
+    """The thread was stored by a greater version of the graph than this one. Nothing was run or changed.
+
+    Reading the thread is possible.
+
+    Attributes:
+        thread_id: the thread's id.
+        name: the graph's name.
+        stored: the version that stored the thread.
+        version: this graph's version; 1 if it was compiled without `version=`.
+        mismatches: as in `GraphChangedError`.
+    """
+
+    def __init__(self, thread_id: str, name: str, stored: int, version: int, mismatches: Sequence[Mismatch]) -> None:
+        self.thread_id = thread_id
+        self.name = name
+        self.stored = stored
+        self.version = version
+        self.mismatches = tuple(mismatches)
+        # Not the message of `GraphChangedError`: this code cannot be changed so that it fits.
+        PregelError.__init__(
+            self,
+            f"thread {thread_id!r} was stored by version {stored} of graph {name!r}, and this is version {version}: "
+            "deploy the newer one, or give Versions({...}) that has it",
         )
 
 

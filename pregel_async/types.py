@@ -54,6 +54,7 @@ __all__ = [
     "Command",
     "Durability",
     "Interrupt",
+    "Mismatch",
     "OnChange",
     "OnConflict",
     "OnFailure",
@@ -422,6 +423,28 @@ class PregelTask(TupleMethods, msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **changes)
 
 
+class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a stored thread that does not fit the graph's code.
+
+    Attributes:
+        kind: "key" for a state key, "node" for a pending task's node, "type" for a stored class, "calls" for the calls
+            of a task, "version" for the graph's version, "state" for the state of a subgraph.
+        name: the name of the key, the node or the class.
+        namespace: the checkpoint namespace of the graph; empty for the root graph.
+        reason: what is stored, and what the code has.
+        advice: the declaration or the action that makes the thread fit.
+        blocks: what the graph refuses: "nothing", "resume" (a new input is accepted, and discards what does not fit),
+            or "all".
+    """
+
+    kind: Literal["key", "node", "type", "calls", "version", "state"]
+    name: str
+    namespace: str = ""
+    reason: str
+    advice: str
+    blocks: Literal["nothing", "resume", "all"]
+
+
 class StateView(msgspec.Struct, frozen=True, kw_only=True):
     """The decoded content of a checkpoint; `StateSnapshot` describes the fields."""
 
@@ -433,6 +456,7 @@ class StateView(msgspec.Struct, frozen=True, kw_only=True):
     error: TaskFailure | None = None
     spent: Mapping[str, int | Decimal] = {}
     unknown: Mapping[str, Any] = {}
+    changed: tuple[Mismatch, ...] = ()
 
 
 class StateSnapshot(TupleMethods, Generic[StateT_co]):
@@ -448,7 +472,6 @@ class StateSnapshot(TupleMethods, Generic[StateT_co]):
         CorruptCheckpointError: (by the decoding attributes of a snapshot from a history) the stored rows are damaged.
         StoredTypeChangedError: (likewise) a stored object does not fit the current version of its class.
         UnknownTypeError: (likewise) a value has a type that neither the graph nor the saver's codec knows.
-        GraphChangedError: (likewise) the checkpoint does not fit the graph's code any more.
     """
 
     __slots__ = ("_config", "_metadata", "_parent_config", "_parent_values", "_view")
@@ -471,6 +494,7 @@ class StateSnapshot(TupleMethods, Generic[StateT_co]):
         error: TaskFailure | None = None,
         spent: Mapping[str, int | Decimal] | None = None,
         unknown: Mapping[str, Any] | None = None,
+        changed: tuple[Mismatch, ...] = (),
     ) -> None:
         self._config, self._metadata, self._parent_config = config, metadata, parent_config
         self._parent_values: Callable[[], Any] | None = None
@@ -483,6 +507,7 @@ class StateSnapshot(TupleMethods, Generic[StateT_co]):
             error=error,
             spent=spent or {},
             unknown=unknown or {},
+            changed=changed,
         )
 
     @classmethod
@@ -575,6 +600,11 @@ class StateSnapshot(TupleMethods, Generic[StateT_co]):
         An object that cannot be rebuilt from its class is a `StoredObject`.
         """
         return self._decoded().unknown
+
+    @property
+    def changed(self) -> tuple[Mismatch, ...]:
+        """What of the thread does not fit the graph's code, and prevents it from running; empty if all fits."""
+        return self._decoded().changed
 
     def _all_fields(self) -> dict[str, Any]:
         given = {"config": self._config, "metadata": self._metadata, "parent_config": self._parent_config}

@@ -99,6 +99,7 @@ class Editor:
                 stored.
             Exception: the exception of a router or reducer. Nothing was stored.
         """
+        self._thread.require_fit()
         for updates in supersteps:
             first = updates[0]
             if self._fresh and first.as_node != INPUT:

@@ -35,7 +35,7 @@ from .._core.program import Program, Write
 from .._core.task import PUSH, Task
 from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
 from .._runtime.persistence.records import AMENDED, SUPERSTEP, all_questions, amend_again, handler_of, open_questions
-from .._runtime.persistence.restore import is_unknown, restore, unknown_values
+from .._runtime.persistence.restore import is_unknown, of_records, of_version, restore, unknown_values, without_keys
 from .._runtime.persistence.spending import Amounts, read_amounts, total_of
 from .._runtime.persistence.spending_counter import inside_of
 from .._runtime.streaming.modes.updates import as_update
@@ -204,7 +204,7 @@ class StateReader:
             state = reader.state(parent.checkpoint_id)
         except CorruptCheckpointError:  # a snapshot is read without all of the rows before it
             return None
-        board = restore(self._program, state, parent.step, self._codec, thread_id=reader.thread_id)
+        board = restore(self._program, state, parent.step, self._codec, thread_id=reader.thread_id).board
         values = board.show(self._program.shown)
         return self._complete(values) if self._complete is not None and values else values
 
@@ -227,14 +227,17 @@ class StateReader:
             The view; and each planned task, as shown to users, with True if it has finished.
         """
         reader, row = stored
-        program, thread_id = self._program, reader.thread_id
-        state = reader.state(row.checkpoint_id)
-        board = restore(program, state, row.step, self._codec, thread_id=thread_id)
+        thread_id, state = reader.thread_id, reader.state(row.checkpoint_id)
+        restored = restore(self._program, state, row.step, self._codec, thread_id=thread_id, ns=row.ns)
+        program, board, changed = restored.program, restored.board, restored.mismatches
         entries = {record.task_id: read_record(record, thread_id) for record in records}
         scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
+        if entries:
+            changed += tuple(of_records(self._program, entries.values(), row.ns))
         amended = entries.get(AMENDED)
         if amended is not None:
             amend_again(program, board, amended, self._codec, scope)
+            changed = without_keys(changed, [name for name, _ in amended.writes])
         followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
         planned: list[tuple[Task, PregelTask, bool]] = []
         for task in superstep.plan(program, board, scope):
@@ -265,6 +268,7 @@ class StateReader:
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
             spent=read_amounts(state.spent) if followed else _spent_so_far(state, entries),
             unknown=unknown_values(program, state, self._codec),
+            changed=(*of_version(self._program, row.metadata, row.ns), *changed),
         )
         return view, planned
 

@@ -195,6 +195,7 @@ class GraphOptions(TypedDict, total=False):
     retention: Retention | None
     observer: Observer | Sequence[Observer] | None
     changed_questions: ChangedQuestions | None
+    version: int | None
 
 
 class StepOptions(GraphOptions, total=False):
@@ -372,9 +373,13 @@ def name_of(given: GraphOptions, otherwise: str) -> str:
     return given.get("name") or otherwise
 
 
-def with_step_timeout(program: Program, given: StepOptions) -> Program:
-    """Return the program with the given step timeout. Raises `GraphValidationError`."""
-    return structs.replace(program, step_timeout=seconds_of("step_timeout", given.get("step_timeout")))
+def with_program_options(program: Program, given: StepOptions) -> Program:
+    """Return the program with the given step timeout and version. Raises `GraphValidationError`."""
+    version: object = given.get("version")
+    if version is not None and (not isinstance(version, int) or isinstance(version, bool) or version < 1):
+        raise GraphValidationError(f"version is a whole number from 1 on, or None, not {version!r}")
+    step_timeout = seconds_of("step_timeout", given.get("step_timeout"))
+    return structs.replace(program, step_timeout=step_timeout, version=version or 0)
 
 
 def options_of_call(

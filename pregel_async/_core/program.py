@@ -186,6 +186,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
             the state class's own values; None if values are checked one by one. Raises `InvalidInputError`,
             `InvalidUpdateError`.
         step_timeout: the timeout of one superstep in seconds; None for no limit.
+        version: the version of the graph's code, from 1; 0 if none was given, which counts as 1.
         warned: unknown stored keys for which an `UnknownStoredKeyWarning` was issued.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
         read_command: turns the update and goto of a call's command into writes. Raises `InvalidUpdateError`.
@@ -211,6 +212,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     check_update: Callable[[list[Write]], list[Write]]
     validate: Callable[[Mapping[str, Any], list[Write]], list[Write]] | None = None
     step_timeout: float | None = None
+    version: int = 0
     warned: set[str] = set()  # each program has its own set: msgspec copies an empty default
 
     @property

@@ -20,7 +20,7 @@ from .._checks.annotations import (
     resolve_alias,
     without_qualifiers,
 )
-from .._checks.values import Check, Mismatch, compile_check, path_of, plain_type, refused_input, refused_update
+from .._checks.values import Check, Misfit, compile_check, path_of, plain_type, refused_input, refused_update
 from .._core.fits import is_typed_dict
 from .._core.ownership import own
 from .._core.program import Write
@@ -282,10 +282,10 @@ def input_reader(
             kept[key] = value
         found = values_of(kept)
         for model in models:
-            if isinstance(found, Mismatch):
+            if isinstance(found, Misfit):
                 break
             found = model.validate(found, {})
-        if isinstance(found, Mismatch):
+        if isinstance(found, Misfit):
             raise refused_input(found)
         return [(channel, found)]
 
@@ -349,7 +349,7 @@ def _update_annotation(reducer: Callable[..., Any]) -> Any:
     return hints_of(reducer).get(second, Any)
 
 
-def _check_safely(check: Check, value: Any) -> Mismatch | None:
+def _check_safely(check: Check, value: Any) -> Misfit | None:
     try:
         return check(value)
     # The value contains itself, or is nested too deeply to be stored: encoding it raises an error that says so.
@@ -361,7 +361,7 @@ def _unchecked(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] | Mismatch]:
+def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] | Misfit]:
     """Make the function that checks values for keys of a schema.
 
     Plain keys of a pydantic model are not checked here but by `ModelValues`.
@@ -378,7 +378,7 @@ def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] |
         check = None if plain and is_model(schema.type) else key_check(hint, schema.channels[key])
         checks[key] = None if check is None else (plain_type(hint) if plain else None, check)
 
-    def read(values: dict[str, Any]) -> dict[str, Any] | Mismatch:
+    def read(values: dict[str, Any]) -> dict[str, Any] | Misfit:
         for key, value in values.items():
             known = checks[key]
             if known is None:

@@ -154,6 +154,7 @@ async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persist
         # Noted as the run's failure: a failure of the node would be retried, or reach the node's error handler.
         outer_namespace.lease.fail(error)
         raise
+    namespace.require_fit()
     if namespace.ran_instead is not None:
         caller, index = outer.task, nested.number % ROUTER_BASE + 1
         raise outer.refuse(

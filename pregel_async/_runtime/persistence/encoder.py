@@ -192,6 +192,10 @@ class Encoder:
         versions: dict[str, int] = {}
         untracked, shown, last, clock = self._program.untracked, board.values, self._last, board.clock
         for name in board.changed:
+            if name not in board.channels:  # the graph does not have it any more
+                if name in before.values:
+                    emptied.append(name)
+                continue
             channel = board.channels[name]
             if not channel.tracked:
                 continue
@@ -291,7 +295,7 @@ class Encoder:
 
     def locate(self, board: Board) -> None:
         """Raise the error of an unstorable input for the input's own key, if one channel holds the whole input."""
-        for name in board.changed:
+        for name in filter(board.channels.__contains__, board.changed):
             value = self._storable_value(name, board.channels[name])
             if isinstance(value, dict):
                 for key, item in value.items():

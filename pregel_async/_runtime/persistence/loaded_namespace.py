@@ -8,18 +8,19 @@ from typing import Any, Final
 import msgspec
 
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.records import CheckpointId, EventRow, TaskId
+from checkpoint_savers.records import VERSION, CheckpointId, EventRow, TaskId
 
 from ..._core import superstep
 from ..._core.board import Board
 from ..._core.program import Program
 from ..._core.task import Recorded, Task
-from ...types import Interrupt
+from ...types import Interrupt, Mismatch
 from .call_site import CallSite
 from .commit_writers import CommitWriter
 from .digests import Digests, fleeting_keys
 from .encoder import Encoder
 from .namespaces import ids_in
+from .restore import require_fit
 from .spending import Amounts
 from .spending_counter import SpendingCounter
 from .task_records import Answered, TaskRecords
@@ -53,6 +54,9 @@ class LoadedNamespace:
         scope: the thread id in the ids of the open superstep's tasks: this thread's, or that of the thread from which
             the superstep was copied.
         branches: the next write starts a new branch.
+        loaded_version: the entry for the version of the graph that made the loaded checkpoint, in its metadata.
+        loaded_program: the graph, with placeholders for nodes of pending tasks that it does not have; see `Restored`.
+        mismatches: what of the loaded state does not fit the graph.
     """
 
     def __init__(
@@ -84,6 +88,9 @@ class LoadedNamespace:
         self.step = -1
         self.scope = lease.scope
         self.branches = False
+        self.loaded_version: dict[str, int] = {}
+        self.loaded_program = program
+        self.mismatches: tuple[Mismatch, ...] = ()
         self._first_codec = codec
 
     is_stored = True
@@ -108,6 +115,11 @@ class LoadedNamespace:
         if earlier.identity.is_other(self.site.identity):
             self.ran_instead = earlier.identity.graph
         self.site = msgspec.structs.replace(self.site, identity=self.site.identity.or_else(earlier.identity))
+
+    @property
+    def own_version(self) -> dict[str, int]:
+        """The entry for the graph's version in the metadata of new checkpoints; empty without `version=`."""
+        return {VERSION: self.program.version} if self.program.version else {}
 
     @property
     def is_new(self) -> bool:
@@ -202,6 +214,10 @@ class LoadedNamespace:
     def has_records(self) -> bool:
         """Whether the open superstep has task records."""
         return bool(self.task_records.results)
+
+    def require_fit(self) -> None:
+        """Raise `GraphChangedError` if the loaded state does not fit the graph."""
+        require_fit(self.thread_id, self.mismatches)
 
     def is_untouched(self) -> bool:
         """Return True if tasks are pending, and none of the open superstep has failed or was answered.

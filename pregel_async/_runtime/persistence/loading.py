@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from checkpoint_savers.chain import ChainReader, ChainWriter
-from checkpoint_savers.records import CALLER, MADE_IN, Chain, CheckpointId
+from checkpoint_savers.records import CALLER, MADE_IN, VERSION, Chain, CheckpointId
 from checkpoint_savers.saver_port import PAGE
 
-from ..._core.board import Board
+from ...errors import GraphVersionError
 from .at_exit import AtExitWriter, InnerGraphs
 from .call_site import CallSite
 from .commit_writers import CommitWriter
@@ -23,7 +23,7 @@ from .loaded_namespace import LoadedNamespace
 from .namespaces import has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
 from .records import AMENDED, amend_again
-from .restore import restore
+from .restore import Restored, of_records, of_version, restore, without_keys
 
 
 def begin_writing(lease: ThreadLease, ns: str) -> tuple[CommitWriter, tuple[InnerGraphs, ...]]:
@@ -53,8 +53,11 @@ async def load_checkpoint(namespace: LoadedNamespace, chain: Chain, *, fork: boo
     writer.head = chain.head
     reader = ChainReader(thread_id, namespace.ns, chain.rows)
     state = reader.state(at)
-    board = restore(namespace.program, state, row.step, namespace.codec, thread_id=thread_id)
-    namespace.encoder.remember(board, state)
+    program, ns = namespace.program, namespace.ns
+    if newer := of_version(program, row.metadata, ns):
+        raise GraphVersionError(thread_id, program.name, row.metadata[VERSION], program.version or 1, newer)
+    restored = restore(program, state, row.step, namespace.codec, thread_id=thread_id, ns=ns)
+    namespace.encoder.remember(restored.board, state)
     writer.chain, writer.stored, writer.stored_step = ChainWriter.resume(reader, at), at, row.step
     # A checkpoint that has a child is run again, which needs a new branch. The tip of another branch is continued, and
     # becomes the head.
@@ -66,7 +69,9 @@ async def load_checkpoint(namespace: LoadedNamespace, chain: Chain, *, fork: boo
     namespace.task_records.load([record for record in chain.records if not fork or record.task_id == AMENDED])
     namespace.loaded_at, namespace.step, namespace.branches = at, row.step, fork
     namespace.scope = row.metadata.get(MADE_IN, thread_id)
-    _take_board(namespace, board)
+    # A copy of the checkpoint (`branch_off`) has its values as they are stored, and so its version too.
+    namespace.loaded_version = {key: row.metadata[key] for key in (VERSION,) if key in row.metadata}
+    _take(namespace, restored)
 
 
 def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
@@ -80,21 +85,27 @@ def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
     records.results, records.names = earlier.task_records.results, earlier.task_records.names
     namespace.loaded_at, namespace.step, namespace.branches = earlier.loaded_at, earlier.step, earlier.branches
     namespace.scope = earlier.scope
+    namespace.loaded_version = earlier.loaded_version if writer.tip == earlier.loaded_at else earlier.own_version
     state, thread_id = writer.chain.state, namespace.lease.thread_id
-    _take_board(namespace, restore(namespace.program, state, namespace.step, namespace.codec, thread_id=thread_id))
+    _take(namespace, restore(namespace.program, state, namespace.step, namespace.codec, thread_id=thread_id))
     pending = [each.metadata for each in writer.chain.deferred if each.checkpoint_id == writer.tip]
     is_same_call = any(site.made_checkpoint(metadata) for metadata in pending)
     if is_same_call or (earlier.continues and earlier.site.is_same(site)):
         namespace.continue_call(earlier.site)
 
 
-def _take_board(namespace: LoadedNamespace, board: Board) -> None:
-    """Make this the loaded board, with the updates that calls made to the open superstep."""
-    namespace.board = board
-    amended = namespace.task_records.results.get(AMENDED)
+def _take(namespace: LoadedNamespace, restored: Restored) -> None:
+    """Make this the loaded state, with the updates that calls made to the open superstep."""
+    namespace.board, namespace.loaded_program = restored.board, restored.program
+    results = namespace.task_records.results
+    namespace.mismatches = restored.mismatches
+    if results:
+        namespace.mismatches += tuple(of_records(namespace.program, results.values(), namespace.ns))
+    amended = results.get(AMENDED)
     if amended is not None:
         scope = namespace.scope, ids_in(namespace.ns, namespace.caller)
-        amend_again(namespace.program, board, amended, namespace.codec, scope)
+        amend_again(namespace.program, restored.board, amended, namespace.codec, scope)
+        namespace.mismatches = without_keys(namespace.mismatches, [name for name, _ in amended.writes])
 
 
 async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace) -> None:

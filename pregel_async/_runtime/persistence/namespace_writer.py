@@ -86,7 +86,7 @@ class NamespaceWriter(LoadedNamespace):
 
         Raises:
             CheckpointNotFoundError: there is no checkpoint `at`.
-            GraphChangedError: the graph's code does not fit the stored state.
+            GraphVersionError: a greater version of the graph has stored the checkpoint.
             CorruptCheckpointError: a stored value cannot be decoded.
             StorageError: reading failed.
         """
@@ -168,8 +168,8 @@ class NamespaceWriter(LoadedNamespace):
 
     @cached_property
     def _origin(self) -> dict[str, Any]:
-        """The entries of the call site for the metadata of each checkpoint."""
-        return self.site.metadata
+        """The entries of the call site and of the graph's version for the metadata of each checkpoint."""
+        return {**self.site.metadata, **self.own_version}
 
     @cached_property
     def _outcomes(self) -> OutcomeRecords:
@@ -198,7 +198,13 @@ class NamespaceWriter(LoadedNamespace):
                 ran=self.writer.chain.state.ran,
                 results={},
             )
-            metadata = {**self.metadata, "source": "fork", "step": board.step, **self._origin}
+            metadata = {
+                **self.metadata,
+                "source": "fork",
+                "step": board.step,
+                **self.site.metadata,
+                **self.loaded_version,
+            }
             if self.scope != self.thread_id:  # the copied superstep keeps the task ids of the original thread
                 metadata[MADE_IN] = self.scope
             self.step = board.step

@@ -1,29 +1,34 @@
 """Make a board of a stored state, with the graph's current code.
 
-A stored key that the code does not have any more stays stored, with one warning. A new key starts unwritten. A state
-that does not fit the code is refused before anything runs.
+A stored key that the code does not have any more stays stored, with one warning. A new key starts unwritten. What does
+not fit the code is returned as `Mismatch`es: readers show them, and runs refuse the thread before any node runs.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, get_origin
+
+import msgspec
+from msgspec import structs
 
 from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.deltas import SENDS
+from checkpoint_savers.deltas import SENDS, TaskResult
 from checkpoint_savers.errors import StoredTypeChangedError, UnknownTypeError
 from checkpoint_savers.patches import data_of, decode
+from checkpoint_savers.records import VERSION
 from checkpoint_savers.sharing import filled_sends
 
 from ..._core.board import Board
 from ..._core.fits import fits
-from ..._core.program import BRANCH, JOIN, Program
-from ...channels import BaseChannel, LastValue
+from ..._core.program import BRANCH, JOIN, Node, Program, no_writes
+from ...channels import AnyValue, BaseChannel, BinaryOperatorAggregate, DeltaChannel, EphemeralValue, LastValue
 from ...channels.reduced import ReducedValue
 from ...errors import GraphChangedError, UnknownStoredKeyWarning
-from ...types import END, RESERVED, START
+from ...types import END, RESERVED, START, Mismatch
 
 UNFIT = "[~]"
 """Follows the kind of a channel whose value does not fit its annotation.
@@ -50,8 +55,28 @@ def kind_of(channel: BaseChannel[Any, Any, Any], value: Any = None) -> str:
     return channel.kind
 
 
-def restore(program: Program, state: EncodedState, step: int, codec: Codec, *, thread_id: str) -> Board:
-    """Return the board of a stored state.
+class Restored(msgspec.Struct, frozen=True):
+    """A stored state in terms of the graph's current code.
+
+    Attributes:
+        board: the board.
+        program: the graph, with a placeholder for each pending task whose node the code does not have. Placeholders can
+            be planned and discarded, but not run.
+        mismatches: what does not fit the code.
+    """
+
+    board: Board
+    program: Program
+    mismatches: tuple[Mismatch, ...]
+
+
+def restore(
+    program: Program, state: EncodedState, step: int, codec: Codec, *, thread_id: str, ns: str = ""
+) -> Restored:
+    """Make the board of a stored state.
+
+    A stored value that does not fit its key is on the board as it is stored, if the key's channel can hold it. All
+    callers except readers refuse the thread then; see `require_fit`.
 
     Args:
         program: the graph.
@@ -59,40 +84,41 @@ def restore(program: Program, state: EncodedState, step: int, codec: Codec, *, t
         step: the superstep that made it.
         codec: decodes the values.
         thread_id: the thread, for messages.
+        ns: the graph's namespace.
 
     Raises:
-        GraphChangedError: a channel's kind or type has changed, or the node of a pending task does not exist any more.
         StoredTypeChangedError: a stored object does not fit its class any more.
         CorruptCheckpointError: a value cannot be decoded.
     """
     stored: dict[str, Any] = {}
+    mismatches: list[Mismatch] = []
+    control: list[str] = []
     for name, data in state.values.items():
         channel = program.channels.get(name)
         if channel is None:
-            if name.startswith(BRANCH):
-                node = name.removeprefix(BRANCH)
-                raise GraphChangedError(
-                    thread_id, node, f"a task of node {node!r} is pending, and there is no such node"
-                )
-            if name.startswith(JOIN) and _is_complete(name, decode(data, codec, channel=name)):
-                node = name.rpartition(":")[2]
-                raise GraphChangedError(
-                    thread_id, node, f"a task of node {node!r} is pending, through edges that do not exist any more"
-                )
-            warn_of_unknown(program, name, thread_id)
+            if name.startswith((BRANCH, JOIN)):
+                control.append(name)
+            else:
+                warn_of_unknown(program, name, thread_id)
             continue
         kind = state.kinds.get(name, "")
-        if kind != channel.kind and not _same_kind(kind, kind_of(channel)):
-            reason = f"channel {name!r} was a {kind or None} and is a {kind_of(channel)}"
-            raise GraphChangedError(thread_id, name, reason)
+        is_same = kind == channel.kind or _same_kind(kind, kind_of(channel))
+        if not is_same and not _hold_one_value(channel, kind):
+            mismatches.append(_of_key(name, ns, _other_kind(channel, name, kind)))
+            continue
         try:
             value = decode(data, codec, channel=name)  # no copy needed: readers of a board get isolated values
         except (StoredTypeChangedError, UnknownTypeError) as error:
             error.add_note(f"channel {name!r} of thread {thread_id!r} holds it")
             raise
-        if type(channel) is LastValue and not kind.endswith(UNFIT) and not fits(channel.typ, value):
-            reason = f"channel {name!r} holds a {type(value).__name__}, which does not fit {_named(channel.typ)}"
-            raise GraphChangedError(thread_id, name, reason)
+        if not is_same or (type(channel) is LastValue and not kind.endswith(UNFIT)):
+            if not fits(channel.typ, value):
+                reason = f"channel {name!r} holds a {type(value).__name__}, which does not fit {_named(channel.typ)}"
+                if not is_same:
+                    reason = f"{_other_kind(channel, name, kind)}: {reason}"
+                mismatches.append(_of_key(name, ns, reason))
+            elif value is None and not is_same and channel.is_available():
+                continue  # "not yet" for a key without a reducer; with one, the key starts with its empty value
         stored[name] = value
     if stored.get(SENDS):
 
@@ -101,19 +127,108 @@ def restore(program: Program, state: EncodedState, step: int, codec: Codec, *, t
             return stored[name] if name in stored else decode(state.values[name], codec, channel=name)
 
         stored[SENDS] = filled_sends(stored[SENDS], value_of, f"thread {thread_id!r}")
+    versions = state.versions
+    absent: dict[str, str] = {}
+    if control:
+        versions = {**versions}
+        for name in control:
+            if name.startswith(BRANCH):
+                node, why = name.removeprefix(BRANCH), "and there is no such node"
+            elif _is_complete(name, decode(state.values[name], codec, channel=name)):
+                node, why = name.rpartition(":")[2], "through edges that do not exist any more"
+            else:
+                continue
+            absent[node] = f"a task of node {node!r} is pending, {why}"
+            stored[BRANCH + node], versions[BRANCH + node] = None, versions[name]
     for send in stored.get(SENDS, ()):
         if send.node not in program.nodes:
-            reason = f"a send to node {send.node!r} is pending, and there is no such node"
-            raise GraphChangedError(thread_id, send.node, reason)
-    return Board.restore(
+            absent[send.node] = f"a send to node {send.node!r} is pending, and there is no such node"
+    if absent:
+        program = _with_placeholders(program, absent)
+        mismatches += [of_node(node, ns, reason) for node, reason in absent.items()]
+    board = Board.restore(
         program,
         step=step,
         clock=state.clock,
         stored=stored,
-        versions=state.versions,
+        versions=versions,
         seen=state.seen,
         ran=state.ran,
     )
+    return Restored(board, program, tuple(mismatches))
+
+
+def _with_placeholders(program: Program, names: Iterable[str]) -> Program:
+    """Return the program with nodes of these names, each with the channel that triggers it."""
+    channels, nodes, triggered = {**program.channels}, {**program.nodes}, {**program.triggered}
+    for name in names:
+        trigger = BRANCH + name
+        channels[trigger] = EphemeralValue(object, guard=False)
+        nodes[name] = Node(name=name, triggers=(trigger,), reads=(), call=no_writes, flavour="inline", writes=no_writes)
+        triggered[trigger] = (name,)
+    return structs.replace(program, channels=channels, nodes=nodes, triggered=triggered)
+
+
+def _of_key(name: str, ns: str, reason: str) -> Mismatch:
+    return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice="", blocks="all")
+
+
+def of_node(name: str, ns: str, reason: str) -> Mismatch:
+    """Return the mismatch of a pending task whose node the graph does not have."""
+    return Mismatch(kind="node", name=name, namespace=ns, reason=reason, advice="", blocks="resume")
+
+
+def of_version(program: Program, metadata: Mapping[str, Any], ns: str) -> tuple[Mismatch, ...]:
+    """Return the mismatch of a checkpoint that a greater version of the graph has made, as a tuple of one; else ()."""
+    stored, version = metadata.get(VERSION, 1), program.version or 1
+    if stored <= version:
+        return ()
+    reason = f"version {stored} of graph {program.name!r} stored it, and this is version {version}"
+    advice = "deploy the newer version"
+    return (Mismatch(kind="version", name=program.name, namespace=ns, reason=reason, advice=advice, blocks="all"),)
+
+
+def of_records(program: Program, results: Iterable[TaskResult], ns: str) -> list[Mismatch]:
+    """Return the mismatches of the recorded results of an open superstep: edges to nodes that do not exist."""
+    return [
+        of_node(
+            node := name.removeprefix(BRANCH),
+            ns,
+            f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node",
+        )
+        for result in results
+        for name, _ in result.writes
+        if name.startswith(BRANCH) and name not in program.channels
+    ]
+
+
+def without_keys(mismatches: tuple[Mismatch, ...], replaced: Collection[str]) -> tuple[Mismatch, ...]:
+    """Return the mismatches without those of keys whose values are replaced."""
+    return tuple([each for each in mismatches if each.kind != "key" or each.name not in replaced])
+
+
+def require_fit(thread_id: str, mismatches: Sequence[Mismatch]) -> None:
+    """Raise `GraphChangedError` if anything of a thread does not fit the graph.
+
+    Args:
+        thread_id: the thread.
+        mismatches: what does not fit.
+    """
+    for first in mismatches:
+        raise GraphChangedError(thread_id, first.name, "; ".join(each.reason for each in mismatches), mismatches)
+
+
+_ONE_VALUE = frozenset(each.kind for each in (LastValue, AnyValue, BinaryOperatorAggregate, DeltaChannel))
+"""The kinds of channels that hold and store one value, which users read."""
+
+
+def _hold_one_value(channel: BaseChannel[Any, Any, Any], kind: str) -> bool:
+    """Return True if a channel can take a value that is stored as another kind."""
+    return channel.kind in _ONE_VALUE and kind.partition("[")[0] in _ONE_VALUE
+
+
+def _other_kind(channel: BaseChannel[Any, Any, Any], name: str, kind: str) -> str:
+    return f"channel {name!r} was a {kind or None} and is a {kind_of(channel)}"
 
 
 def is_unknown(program: Program, name: str) -> bool:

@@ -13,10 +13,10 @@ from checkpoint_savers.patches import MIN_INCREMENTAL, as_incremental, decode
 from checkpoint_savers.records import TaskId, TaskRecord
 from checkpoint_savers.sharing import filled_sends
 
-from ..._core.program import BRANCH, PARENT, RETURN, SENDS, Program, Write
+from ..._core.program import PARENT, RETURN, SENDS, Program, Write
 from ..._core.task import NEW, Finished, Outcome, Paused, Recorded, Task, Unfinished
 from ...channels import LastValue
-from ...errors import GraphChangedError, RecordedFailureError
+from ...errors import RecordedFailureError
 from ...types import Interrupt
 from .commit_writers import CommitWriter, Key
 from .digests import is_changed
@@ -85,27 +85,14 @@ class TaskRecords:
         return self._writer.chain.state.spent
 
     def load(self, records: Sequence[TaskRecord]) -> None:
-        """Load stored records and check them against the graph's current code.
-
-        Raises:
-            GraphChangedError: a recorded task leads to a node that does not exist any more.
-        """
-        self.results = {record.task_id: self._fitting(record) for record in records}
+        """Load stored records. Writes to unknown keys stay in them; see `keep_unknown`."""
+        thread_id = self._writer.lease.thread_id
+        self.results = {record.task_id: read_record(record, thread_id) for record in records}
         self.names = frozenset([result.name for result in self.results.values()])
         for result in self.results.values():
             self._writer.lease.askers.update(result.askers)
-
-    def _fitting(self, record: TaskRecord) -> TaskResult:
-        """Return a record after checking it. Writes to unknown keys stay in it; see `keep_unknown`."""
-        thread_id = self._writer.lease.thread_id
-        result = read_record(record, thread_id)
-        for channel, _ in result.writes:
-            if channel.startswith(BRANCH) and channel not in self._program.channels:
-                node = channel.removeprefix(BRANCH)
-                reason = f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node"
-                raise GraphChangedError(thread_id, node, reason)
-            warn_of_unknown(self._program, channel, thread_id)
-        return result
+            for channel, _ in result.writes:
+                warn_of_unknown(self._program, channel, thread_id)
 
     def has_result(self, task_id: TaskId) -> bool:
         """Return True if the task has finished, so that it need not run."""
