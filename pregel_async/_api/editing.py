@@ -7,7 +7,7 @@ END counts all pending tasks as done, INPUT makes a new input, COPY copies a che
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -66,7 +66,7 @@ class Editor:
         limit: int,
     ) -> None:
         self._thread = thread
-        self._program: Program = thread.program
+        self._program: Program = thread.loaded_program
         self._board = Board(self._program) if thread.board is None else thread.board
         self._board.remaining = limit  # routers read managed values as in the first superstep of a run
         self._fresh = thread.tip is None  # True while nothing has been stored or made
@@ -99,7 +99,7 @@ class Editor:
                 stored.
             Exception: the exception of a router or reducer. Nothing was stored.
         """
-        self._thread.require_fit()
+        self._require_fit(supersteps[0])
         for updates in supersteps:
             first = updates[0]
             if self._fresh and first.as_node != INPUT:
@@ -116,6 +116,16 @@ class Editor:
         await self._thread.commit_edit()
         if then is not None:
             await then()
+
+    def _require_fit(self, updates: Sequence[StateUpdate]) -> None:
+        """Raise `GraphChangedError` if something of the thread does not fit the graph and is in the way."""
+        writes: list[Write] = []
+        for update in updates if self._thread.mismatches else ():
+            if update.as_node == INPUT:
+                writes += self._program.read_input(update.values)
+            elif isinstance(update.values, Mapping):
+                writes += update.values.items()
+        self._thread.require_fit(writes, discards=updates[0].as_node in (END, INPUT))
 
     def _recorded(self, task: Task) -> Recorded:
         return self._thread.recorded(task, NOTHING_ANSWERED)

@@ -233,7 +233,7 @@ class StateReader:
         entries = {record.task_id: read_record(record, thread_id) for record in records}
         scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
         if entries:
-            changed += tuple(of_records(self._program, entries.values(), row.ns))
+            changed += of_records(self._program, entries.values(), state, self._codec, row.ns)
         amended = entries.get(AMENDED)
         if amended is not None:
             amend_again(program, board, amended, self._codec, scope)

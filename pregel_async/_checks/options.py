@@ -212,6 +212,7 @@ class CompileOptions(StepOptions, total=False):
     """Options of `StateGraph.compile`."""
 
     validate_input: bool | None
+    removed: Sequence[str] | None
 
 
 class PolicyOptions(TypedDict, total=False):

@@ -33,7 +33,8 @@ class Board:
         changed: all channels that the superstep changed, emptied ones included, sorted.
         fleeting: channels that may change in a superstep without a write.
         ran: the names of the nodes that the superstep ran, in plan order.
-        amended: channels that updates of calls have changed while the next superstep is open.
+        amended: channels that have changed while the next superstep is open: by updates of calls, or because the load
+            has converted what other code had stored. Some of the latter are not in `channels`: they are to be emptied.
         remaining: the number of supersteps that the run may still take, the next one included.
     """
 

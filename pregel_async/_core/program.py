@@ -159,6 +159,20 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return self.flavour in ("async", "process") or self.abandons
 
 
+class Upgrades(msgspec.Struct, frozen=True, kw_only=True):
+    """The declared rules by which a graph takes what other versions of its code have stored.
+
+    Attributes:
+        removed: stored keys whose values the next superstep of a thread removes.
+    """
+
+    removed: frozenset[str] = frozenset()
+
+
+NO_UPGRADES = Upgrades()
+"""The rules of a graph that declares none."""
+
+
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     """A compiled graph.
 
@@ -187,6 +201,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
             `InvalidUpdateError`.
         step_timeout: the timeout of one superstep in seconds; None for no limit.
         version: the version of the graph's code, from 1; 0 if none was given, which counts as 1.
+        upgrades: the rules for what other versions of the code have stored.
         warned: unknown stored keys for which an `UnknownStoredKeyWarning` was issued.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
         read_command: turns the update and goto of a call's command into writes. Raises `InvalidUpdateError`.
@@ -213,6 +228,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     validate: Callable[[Mapping[str, Any], list[Write]], list[Write]] | None = None
     step_timeout: float | None = None
     version: int = 0
+    upgrades: Upgrades = NO_UPGRADES
     warned: set[str] = set()  # each program has its own set: msgspec copies an empty default
 
     @property

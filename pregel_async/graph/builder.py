@@ -560,6 +560,8 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
                 answered. "error" fails with `QuestionChangedError`; "accept" returns the answer, with one
                 `QuestionChangedWarning` per node and run. None uses the value of `set_defaults`, which is "error"
                 initially. See docs/replay.md.
+            removed: names of keys that former versions of the code had. Their values are removed from a thread with its
+                next superstep. A key that is neither in the schema nor here stays stored.
             version: the version of the graph's code, a whole number from 1 on, which the metadata of each checkpoint
                 has as `__version__`. A thread of a greater version is not run: `GraphVersionError`. None stores no
                 version, and counts as 1.

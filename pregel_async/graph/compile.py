@@ -148,6 +148,10 @@ def compile_graph(
         check_update=update_checker(schemas, builder.channels) if validate_input else list,
         validate=None if model is None else model.validator(),
     )
+    if options.get("removed"):
+        from .upgrades import with_upgrades  # imported lazily: most graphs declare no rules
+
+        program = with_upgrades(program, builder, options)
     hints: list[Any] = [schema.type for schema in schemas]
     hints += [hint for schema in schemas for hint in schema.hints.values()]
     handlers = [spec.handler or builder.default_handler for spec in builder.nodes.values()]

@@ -96,6 +96,7 @@ async def run_nested(
             if program.untracked:
                 refill(program, persistence.start, call_input.writes)
             call_input = NO_INPUT
+        persistence.require_fit(call_input.writes, discards=call_input.is_input)
         if persistence.is_new:
             call_input.require_input(program, lease.thread_id)
         publisher = publisher_of_subgraph(
@@ -154,7 +155,6 @@ async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persist
         # Noted as the run's failure: a failure of the node would be retried, or reach the node's error handler.
         outer_namespace.lease.fail(error)
         raise
-    namespace.require_fit()
     if namespace.ran_instead is not None:
         caller, index = outer.task, nested.number % ROUTER_BASE + 1
         raise outer.refuse(

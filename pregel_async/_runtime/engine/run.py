@@ -138,7 +138,7 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         metadata = {**settings.metadata, "run_id": root_call.run_id}
         forks = bool(settings.travels) and not await _starts_at_tips(saver, thread_id, settings)
         namespace = await NamespaceWriter.open(lease, codec, program, at=settings.at, fork=forks, metadata=metadata)
-        namespace.require_fit()
+        namespace.require_fit(call_input.writes, discards=call_input.is_input)
         run_context = RunContext(root_call.environment, root_call.run_id, lease.scope, lease, root_call.spending)
         if run_context.spending.is_limited:
             run_context.spending.add_earlier(namespace.counter.recorded())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from checkpoint_savers.records import VERSION, CheckpointId, EventRow, TaskId
 
 from ..._core import superstep
 from ..._core.board import Board
-from ..._core.program import Program
+from ..._core.program import Program, Write
 from ..._core.task import Recorded, Task
 from ...types import Interrupt, Mismatch
 from .call_site import CallSite
@@ -215,9 +216,15 @@ class LoadedNamespace:
         """Whether the open superstep has task records."""
         return bool(self.task_records.results)
 
-    def require_fit(self) -> None:
-        """Raise `GraphChangedError` if the loaded state does not fit the graph."""
-        require_fit(self.thread_id, self.mismatches)
+    def require_fit(self, writes: Iterable[Write] = (), *, discards: bool = False) -> None:
+        """Raise `GraphChangedError` if the loaded state does not fit the graph.
+
+        Args:
+            writes: the writes of the call's input or update, which may replace values that do not fit.
+            discards: the call discards pending tasks.
+        """
+        if self.mismatches:
+            require_fit(self.thread_id, self.program, self.mismatches, writes, discards=discards)
 
     def is_untouched(self) -> bool:
         """Return True if tasks are pending, and none of the open superstep has failed or was answered.

@@ -100,7 +100,8 @@ def _take(namespace: LoadedNamespace, restored: Restored) -> None:
     results = namespace.task_records.results
     namespace.mismatches = restored.mismatches
     if results:
-        namespace.mismatches += tuple(of_records(namespace.program, results.values(), namespace.ns))
+        state, codec = namespace.writer.chain.state, namespace.codec
+        namespace.mismatches += of_records(namespace.program, results.values(), state, codec, namespace.ns)
     amended = results.get(AMENDED)
     if amended is not None:
         scope = namespace.scope, ids_in(namespace.ns, namespace.caller)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, get_origin
 
 import msgspec
@@ -24,9 +24,22 @@ from checkpoint_savers.sharing import filled_sends
 
 from ..._core.board import Board
 from ..._core.fits import fits
-from ..._core.program import BRANCH, JOIN, Node, Program, no_writes
-from ...channels import AnyValue, BaseChannel, BinaryOperatorAggregate, DeltaChannel, EphemeralValue, LastValue
+from ..._core.program import BRANCH, JOIN, Node, Program, Write, no_writes
+from ...channels import (
+    MISSING,
+    AnyValue,
+    BaseChannel,
+    BinaryOperatorAggregate,
+    DeltaChannel,
+    EphemeralValue,
+    LastValue,
+    LastValueAfterFinish,
+    NamedBarrierValue,
+    NamedBarrierValueAfterFinish,
+)
+from ...channels.overwrite import overwrite_value
 from ...channels.reduced import ReducedValue
+from ...channels.single import SingleValue
 from ...errors import GraphChangedError, UnknownStoredKeyWarning
 from ...types import END, RESERVED, START, Mismatch
 
@@ -93,6 +106,7 @@ def restore(
     stored: dict[str, Any] = {}
     mismatches: list[Mismatch] = []
     control: list[str] = []
+    removed, start = program.upgrades.removed, program.nodes.get(START)
     for name, data in state.values.items():
         channel = program.channels.get(name)
         if channel is None:
@@ -102,6 +116,9 @@ def restore(
                 warn_of_unknown(program, name, thread_id)
             continue
         kind = state.kinds.get(name, "")
+        if name.startswith((BRANCH, JOIN)) and kind != channel.kind:
+            stored[name] = _as_control(channel, decode(data, codec, channel=name))
+            continue
         is_same = kind == channel.kind or _same_kind(kind, kind_of(channel))
         if not is_same and not _hold_one_value(channel, kind):
             mismatches.append(_of_key(name, ns, _other_kind(channel, name, kind)))
@@ -129,17 +146,26 @@ def restore(
         stored[SENDS] = filled_sends(stored[SENDS], value_of, f"thread {thread_id!r}")
     versions = state.versions
     absent: dict[str, str] = {}
+    converted = [name for name in removed if name in state.values] if removed else []
     if control:
         versions = {**versions}
         for name in control:
+            value = decode(state.values[name], codec, channel=name)
             if name.startswith(BRANCH):
-                node, why = name.removeprefix(BRANCH), "and there is no such node"
-            elif _is_complete(name, decode(state.values[name], codec, channel=name)):
-                node, why = name.rpartition(":")[2], "through edges that do not exist any more"
+                node = name.removeprefix(BRANCH)
+            elif _is_complete(name, value):
+                node = name.rpartition(":")[2]
+                converted += [name, BRANCH + node]
             else:
-                continue
-            absent[node] = f"a task of node {node!r} is pending, {why}"
-            stored[BRANCH + node], versions[BRANCH + node] = None, versions[name]
+                continue  # its other nodes have edges of the present code, which do not complete it
+            # What is pending runs, also if the edges that have triggered it do not exist any more.
+            trigger = BRANCH + node
+            if node not in program.nodes:
+                absent[node] = f"a task of node {node!r} is pending, and there is no such node"
+                stored[trigger] = None
+            elif trigger not in state.values:
+                stored[trigger] = _as_control(program.channels[trigger], value)
+            versions.setdefault(trigger, versions[name])
     for send in stored.get(SENDS, ()):
         if send.node not in program.nodes:
             absent[send.node] = f"a send to node {send.node!r} is pending, and there is no such node"
@@ -155,7 +181,44 @@ def restore(
         seen=state.seen,
         ran=state.ran,
     )
-    return Restored(board, program, tuple(mismatches))
+    board.amended.update(converted)
+    fitting = tuple(mismatches)
+    if fitting and start and START in stored:  # an input that is not applied yet
+        fitting = without_keys(fitting, replaced_keys(program, start.writes(stored[START])))
+    return Restored(board, program, fitting)
+
+
+def _as_control(channel: BaseChannel[Any, Any, Any], value: Any) -> Any:
+    """Return the stored value of a channel that triggers a node in the form that another kind of such a channel has.
+
+    Args:
+        channel: the channel as the code has it: of an edge or of a join, whose node may be deferred.
+        value: the value as it is stored.
+    """
+    # A deferred node's channels store a pair of the value and of whether nothing else was left to run.
+    held, is_due = value if isinstance(value, tuple) else (value, True)
+    if isinstance(channel, NamedBarrierValueAfterFinish):
+        return held, is_due and len(held) == len(channel.names)
+    if isinstance(channel, LastValueAfterFinish):
+        return None, is_due
+    return held if isinstance(channel, NamedBarrierValue) else None
+
+
+def replaced_keys(program: Program, writes: Iterable[Write]) -> set[str]:
+    """Return the keys whose values these writes replace, whatever the keys hold.
+
+    Args:
+        program: the graph.
+        writes: the writes of an input or of an update.
+    """
+    found: set[str] = set()
+    for name, value in writes:
+        channel = program.channels.get(name)
+        if name == START and START in program.nodes:
+            found |= replaced_keys(program, program.nodes[START].writes(value))
+        elif isinstance(channel, SingleValue) or overwrite_value(value) is not MISSING:
+            found.add(name)
+    return found
 
 
 def _with_placeholders(program: Program, names: Iterable[str]) -> Program:
@@ -188,18 +251,39 @@ def of_version(program: Program, metadata: Mapping[str, Any], ns: str) -> tuple[
     return (Mismatch(kind="version", name=program.name, namespace=ns, reason=reason, advice=advice, blocks="all"),)
 
 
-def of_records(program: Program, results: Iterable[TaskResult], ns: str) -> list[Mismatch]:
-    """Return the mismatches of the recorded results of an open superstep: edges to nodes that do not exist."""
-    return [
-        of_node(
-            node := name.removeprefix(BRANCH),
-            ns,
-            f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node",
-        )
-        for result in results
-        for name, _ in result.writes
-        if name.startswith(BRANCH) and name not in program.channels
-    ]
+def of_records(
+    program: Program, results: Iterable[TaskResult], state: EncodedState, codec: Codec, ns: str
+) -> tuple[Mismatch, ...]:
+    """Return the mismatches of the recorded results of an open superstep.
+
+    These are edges to nodes that do not exist, and joins that are complete and do not exist.
+
+    Args:
+        program: the graph.
+        results: the records of the superstep's tasks.
+        state: the state on which the superstep was planned.
+        codec: decodes the names of the nodes for which a join waits.
+        ns: the graph's namespace.
+    """
+    joined: dict[str, set[str]] = {}
+    found: list[Mismatch] = []
+    for result in results:
+        for name, data in result.writes:
+            if name in program.channels:
+                continue
+            if name.startswith(BRANCH):
+                node = name.removeprefix(BRANCH)
+                reason = f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node"
+                found.append(of_node(node, ns, reason))
+            elif name.startswith(JOIN):
+                joined.setdefault(name, set()).add(str(codec.decode(data, channel=name)))
+    for name, names in joined.items():
+        before: Any = decode(state.values[name], codec, channel=name) if name in state.values else []
+        if _is_complete(name, [*names.union(before[0] if isinstance(before, tuple) else before)]):
+            node = name.rpartition(":")[2]
+            reason = f"nodes have finished whose edge leads to node {node!r}, and there is no such edge"
+            found.append(of_node(node, ns, reason))
+    return tuple(found)
 
 
 def without_keys(mismatches: tuple[Mismatch, ...], replaced: Collection[str]) -> tuple[Mismatch, ...]:
@@ -207,15 +291,22 @@ def without_keys(mismatches: tuple[Mismatch, ...], replaced: Collection[str]) ->
     return tuple([each for each in mismatches if each.kind != "key" or each.name not in replaced])
 
 
-def require_fit(thread_id: str, mismatches: Sequence[Mismatch]) -> None:
-    """Raise `GraphChangedError` if anything of a thread does not fit the graph.
+def require_fit(
+    thread_id: str, program: Program, mismatches: tuple[Mismatch, ...], writes: Iterable[Write], *, discards: bool
+) -> None:
+    """Raise `GraphChangedError` if something of a thread does not fit the graph and is in the way of a call.
 
     Args:
         thread_id: the thread.
+        program: the graph.
         mismatches: what does not fit.
+        writes: the writes of the call's input or update. Values that they replace are not in the way.
+        discards: the call discards pending tasks.
     """
-    for first in mismatches:
-        raise GraphChangedError(thread_id, first.name, "; ".join(each.reason for each in mismatches), mismatches)
+    kept = without_keys(mismatches, replaced_keys(program, writes))
+    left = [each for each in kept if each.blocks == "all" or (each.blocks == "resume" and not discards)]
+    for first in left:
+        raise GraphChangedError(thread_id, first.name, "; ".join(each.reason for each in left), left)
 
 
 _ONE_VALUE = frozenset(each.kind for each in (LastValue, AnyValue, BinaryOperatorAggregate, DeltaChannel))
@@ -235,6 +326,8 @@ def is_unknown(program: Program, name: str) -> bool:
     """Return True if a stored channel is a state key that the graph does not have any more."""
     # Not state keys: the channels of removed edges, and the empty name that separates two updates (`BETWEEN`).
     if not name or name in program.channels or name in (START, END) or name in RESERVED:
+        return False
+    if name in program.upgrades.removed:
         return False
     return not name.startswith((BRANCH, JOIN, "__pregel_"))
 

@@ -5,7 +5,7 @@ So a run always has a `Persistence`, and no code tests whether it has one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -60,6 +60,7 @@ class Unstored:
 
     Attributes:
         start: the empty board to run from.
+        loaded_program: the graph.
     """
 
     is_stored = False
@@ -73,7 +74,7 @@ class Unstored:
         self.start = Board(program)
         self.scope = scope
         self.events: list[EventRow] = []
-        self._program = program
+        self._program = self.loaded_program = program
         self._outer = outer
 
     @property
@@ -98,6 +99,9 @@ class Unstored:
 
     def add_types(self, *hints: object) -> None:
         """Return: values are never encoded."""
+
+    def require_fit(self, writes: Iterable[Write] = (), *, discards: bool = False) -> None:
+        """Return: nothing is loaded."""
 
     def check(self, task: Task, asked: Paused) -> None:
         """Return: values that are never stored need not be storable."""
