@@ -73,6 +73,7 @@ __all__ = [
     "InvalidResumeError",
     "InvalidRouteError",
     "InvalidUpdateError",
+    "KeptStateWarning",
     "NoCheckpointerError",
     "NodeCancelledError",
     "NodeError",
@@ -166,6 +167,29 @@ class UnknownStoredKeyWarning(UserWarning):
             f"thread {thread_id!r} (and perhaps others) holds key {key!r}, which graph {graph!r} does not have: its "
             "value stays stored, and StateSnapshot.unknown shows it. If the key was renamed, write the value to the "
             "new key with aupdate_state()"
+        )
+
+
+class KeptStateWarning(UserWarning):
+    """A graph that keeps its state begins anew, and the thread has the kept state of a node that does not exist.
+
+    Attributes:
+        thread_id: the thread.
+        graph: the name of the graph whose node runs it.
+        namespace: the checkpoint namespace that begins.
+        left: the checkpoint namespace of the state that is left behind.
+    """
+
+    def __init__(self, thread_id: str, graph: str, namespace: str, left: str) -> None:
+        self.thread_id = thread_id
+        self.graph = graph
+        self.namespace = namespace
+        self.left = left
+        old, new = left.rpartition("|")[2], namespace.rpartition("|")[2]
+        super().__init__(
+            f"the graph of node {new!r} of graph {graph!r} keeps its state, and begins without one in thread "
+            f"{thread_id!r}, which holds the state of node {old!r}. If the node was renamed, declare it: "
+            f"add_node({new!r}, ..., was={old!r})"
         )
 
 

@@ -66,7 +66,7 @@ class Editor:
         limit: int,
     ) -> None:
         self._thread = thread
-        self._program: Program = thread.loaded_program
+        self._program: Program = thread.program
         self._board = Board(self._program) if thread.board is None else thread.board
         self._board.remaining = limit  # routers read managed values as in the first superstep of a run
         self._fresh = thread.tip is None  # True while nothing has been stored or made

@@ -31,11 +31,19 @@ from checkpoint_savers.records import (
 
 from .._core import superstep
 from .._core.board import Board
-from .._core.program import Program, Write
+from .._core.program import NO_UPGRADES, Program, Write
 from .._core.task import PUSH, Task
 from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
 from .._runtime.persistence.records import AMENDED, SUPERSTEP, all_questions, amend_again, handler_of, open_questions
-from .._runtime.persistence.restore import is_unknown, of_records, of_version, restore, unknown_values, without_keys
+from .._runtime.persistence.restore import (
+    is_unknown,
+    of_records,
+    of_version,
+    renamed_record,
+    restore,
+    unknown_values,
+    without_keys,
+)
 from .._runtime.persistence.spending import Amounts, read_amounts, total_of
 from .._runtime.persistence.spending_counter import inside_of
 from .._runtime.streaming.modes.updates import as_update
@@ -231,6 +239,8 @@ class StateReader:
         restored = restore(self._program, state, row.step, self._codec, thread_id=thread_id, ns=row.ns)
         program, board, changed = restored.program, restored.board, restored.mismatches
         entries = {record.task_id: read_record(record, thread_id) for record in records}
+        if self._program.upgrades is not NO_UPGRADES:
+            entries = {id: renamed_record(self._program, each, self._codec) for id, each in entries.items()}
         scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
         if entries:
             changed += of_records(self._program, entries.values(), state, self._codec, row.ns)

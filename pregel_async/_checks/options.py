@@ -213,6 +213,7 @@ class CompileOptions(StepOptions, total=False):
 
     validate_input: bool | None
     removed: Sequence[str] | None
+    retired: Mapping[str, str] | None
 
 
 class PolicyOptions(TypedDict, total=False):

@@ -117,6 +117,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         cache: the cache policy; None caches no results.
         handler: the error handler, which runs on the same input after the node has failed; None for none.
         spread: the input is a pair of arguments and keyword arguments: the node is a task that another node calls.
+        identity: the name in the ids of the node's tasks, and in namespaces: its own, or the name under which another
+            version of the code has planned the task.
+        was: the names that the node had in other versions of the code, newest first.
         plain: the node has no retry, cache or handler, so that it has one attempt. Computed.
         function_fingerprint: distinguishes the function from others of the same name; empty until the cache is used.
     """
@@ -143,10 +146,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     cache: CachePolicy | None = None
     handler: Node | None = None
     spread: bool = False
+    identity: str = ""
+    was: tuple[str, ...] = ()
     plain: bool = True
     function_fingerprint: bytes = b""
 
     def __post_init__(self) -> None:
+        if not self.identity:
+            structs.force_setattr(self, "identity", self.name)
         structs.force_setattr(self, "plain", not self.retry and self.handler is None and self.cache is None)
 
     def cache_key(self, key_func: Callable[..., Any], value: Any) -> Any:
@@ -164,9 +171,14 @@ class Upgrades(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         removed: stored keys whose values the next superstep of a thread removes.
+        aliases: the nodes that run pending tasks of nodes that were renamed or retired, by the name under which the
+            tasks were planned. Such a node has that name as its identity, and a trigger of that name.
+        nodes: the present names of renamed and retired nodes, by the old ones; END for nodes without a successor.
     """
 
     removed: frozenset[str] = frozenset()
+    aliases: Mapping[str, Node] = {}
+    nodes: Mapping[str, str] = {}
 
 
 NO_UPGRADES = Upgrades()

@@ -124,6 +124,7 @@ def compile_graph(
                 timeout=policies.timeout,
                 cache=policies.cache,
                 handler=_handler(builder, index, spec, blocking=blocking, ignore_unknown=ignore_unknown),
+                was=spec.was,
             )
         )
     schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
@@ -148,7 +149,7 @@ def compile_graph(
         check_update=update_checker(schemas, builder.channels) if validate_input else list,
         validate=None if model is None else model.validator(),
     )
-    if options.get("removed"):
+    if any(map(options.get, ("removed", "retired"))) or any(spec.was for spec in builder.nodes.values()):
         from .upgrades import with_upgrades  # imported lazily: most graphs declare no rules
 
         program = with_upgrades(program, builder, options)

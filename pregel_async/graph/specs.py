@@ -38,6 +38,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
         abandons: True if a cancellation does not wait for the function.
         policies: retries, timeout and cache.
         handler: the node's own error handler, or None for the default.
+        was: the names that the node had in former versions of the code, newest first.
     """
 
     call: Callable[..., Any]
@@ -51,6 +52,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     abandons: bool
     policies: NodePolicies
     handler: HandlerSpec | None
+    was: tuple[str, ...] = ()
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from msgspec import structs
 
 from .._checks.options import CompileOptions
-from .._core.program import Program, Upgrades
+from .._core.program import BRANCH, Node, Program, Upgrades, no_writes
 from ..errors import GraphValidationError
-from .specs import GraphSpec
+from ..types import END
+from .specs import HANDLER, GraphSpec
 
 
 def with_upgrades(program: Program, builder: GraphSpec, options: CompileOptions) -> Program:
@@ -22,7 +23,15 @@ def with_upgrades(program: Program, builder: GraphSpec, options: CompileOptions)
     Raises:
         GraphValidationError: a rule is invalid, or contradicts the graph or another rule.
     """
-    return structs.replace(program, upgrades=Upgrades(removed=_removed(builder, options.get("removed"))))
+    nodes = _former_nodes(builder, options.get("retired"))
+    return structs.replace(
+        program,
+        upgrades=Upgrades(
+            removed=_removed(builder, options.get("removed")),
+            aliases={old: _alias(program, old, now) for old, now in nodes.items()},
+            nodes=nodes,
+        ),
+    )
 
 
 def _removed(builder: GraphSpec, given: object) -> frozenset[str]:
@@ -33,11 +42,49 @@ def _removed(builder: GraphSpec, given: object) -> frozenset[str]:
     return frozenset(names)
 
 
+def _former_nodes(builder: GraphSpec, retired: object) -> dict[str, str]:
+    """Return the present name of each renamed or retired node, by the former name; END for none."""
+    found: dict[str, str] = {}
+
+    def add(old: str, now: str, what: str) -> None:
+        if old in builder.nodes:
+            raise GraphValidationError(f"{what} names {old!r} as a former node, and the graph has that node")
+        if old in found:
+            raise GraphValidationError(f"{what} names {old!r}, which is declared to be {found[old]!r} already")
+        found[old] = now
+
+    for name, spec in builder.nodes.items():
+        for old in _names(f"was of node {name!r}", spec.was):
+            add(old, name, f"was of node {name!r}")
+    if retired is not None and not isinstance(retired, Mapping):
+        raise GraphValidationError(f"retired is a mapping of former nodes to nodes or END, not {retired!r}")
+    for old, now in cast("Mapping[str, str]", retired or {}).items():
+        if now != END and now not in builder.nodes:
+            there = ", ".join(sorted(builder.nodes))
+            raise GraphValidationError(
+                f"retired hands {old!r} to {now!r}, and there is no such node; there are {there}"
+            )
+        add(old, now, "retired")
+    return found
+
+
+def _alias(program: Program, old: str, now: str) -> Node:
+    """Return the node that runs pending tasks of a former node."""
+    trigger = (BRANCH + old,)
+    if now == END:
+        return Node(name=old, triggers=trigger, reads=(), call=no_writes, flavour="inline", writes=no_writes)
+    node = program.nodes[now]
+    handler = node.handler
+    if handler is not None and handler.name == HANDLER + now:
+        handler = structs.replace(handler, identity=HANDLER + old)
+    return structs.replace(node, identity=old, triggers=trigger, handler=handler)
+
+
 def _names(what: str, given: object) -> tuple[str, ...]:
     """Return names that were given as a sequence; none for None. Raises `GraphValidationError`."""
     if given is None:
         return ()
     names = cast("tuple[object, ...]", tuple(given) if isinstance(given, Iterable) else (given,))
-    if isinstance(given, str) or not all(isinstance(name, str) for name in names):
+    if isinstance(given, str) or not all(isinstance(name, str) and name for name in names):
         raise GraphValidationError(f"{what} is a sequence of names, not {given!r}")
     return cast("tuple[str, ...]", names)

@@ -169,9 +169,8 @@ class GraphRun:
         """
         board, program = self._board, self._program
         writes = program.validated(board.values, call_input.writes)
-        loaded = self._persistence.loaded_program  # pending tasks may be of nodes that the code does not have any more
-        discarded = superstep.plan(loaded, board, self._open_scope) if board.updated else []
-        superstep.update(loaded, board, discarded, [*[[] for _ in discarded], writes], scope=self._scope)
+        discarded = superstep.plan(program, board, self._open_scope) if board.updated else []
+        superstep.update(program, board, discarded, [*[[] for _ in discarded], writes], scope=self._scope)
         board.ran = ()  # the discarded tasks did not really run, and history must not say so
         upcoming = superstep.plan(program, board, self._scope)
         if not call_input.is_input and not upcoming:

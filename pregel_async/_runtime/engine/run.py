@@ -156,6 +156,7 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         publisher = publisher_of(
             program, audience.shown, audience.subscriptions, thread_id=thread_id, now=root_call.environment.now
         )
+        program = namespace.program  # extended, if the stored state needs that
         graph_run = run_of(program, settings, audience, run_context, namespace, root_call.observation, publisher)
         work = partial(graph_run.run, call_input)
         if settings.retention is not None:

@@ -46,12 +46,16 @@ class Encoder:
 
     def __init__(self, program: Program, codec: Codec) -> None:
         self.codec = codec
-        self._program = program
+        self.use(program)
         self._last: dict[
             str, tuple[list[Any], IncrementalValue]
         ] = {}  # large lists of channels, and how they were encoded
         # The last list that was encoded for a record of the open superstep, as a tuple of one.
         self._recorded: tuple[tuple[list[Any], bytes], ...] = ()
+
+    def use(self, program: Program) -> None:
+        """Encode for this program from now on."""
+        self._program = program
         # A `LastValue` is missing here: its kind depends on its current value (see `kind_of`).
         self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
@@ -154,8 +158,9 @@ class Encoder:
         for task, outcome in zip(ran, outcomes, strict=True):
             node = task.node
             for trigger in node.triggers if task.send < 0 else ():
-                if trigger in board.seen and node.name in board.seen[trigger] and board.channels[trigger].tracked:
-                    seen.setdefault(trigger, {})[node.name] = board.seen[trigger][node.name]
+                name = node.identity
+                if trigger in board.seen and name in board.seen[trigger] and board.channels[trigger].tracked:
+                    seen.setdefault(trigger, {})[name] = board.seen[trigger][name]
             if isinstance(outcome, Finished) and not node.hidden:
                 acting = outcome.handler_task or task
                 if not recorded or not recorded.get(acting.id, NOT_RECORDED).finished:

@@ -36,7 +36,7 @@ class LoadedNamespace:
     Args:
         writer: queues and sends the namespace's transactions.
         codec: encodes the graph's values.
-        program: the graph.
+        program: the graph; an attribute, too, which the load extends if the stored state needs that.
         site: where the graph is called from.
         metadata: added to the metadata of each checkpoint.
         outer: the outer graph's namespace, as a tuple of one; empty for the root graph.
@@ -56,7 +56,6 @@ class LoadedNamespace:
             the superstep was copied.
         branches: the next write starts a new branch.
         loaded_version: the entry for the version of the graph that made the loaded checkpoint, in its metadata.
-        loaded_program: the graph, with placeholders for nodes of pending tasks that it does not have; see `Restored`.
         mismatches: what of the loaded state does not fit the graph.
     """
 
@@ -90,7 +89,6 @@ class LoadedNamespace:
         self.scope = lease.scope
         self.branches = False
         self.loaded_version: dict[str, int] = {}
-        self.loaded_program = program
         self.mismatches: tuple[Mismatch, ...] = ()
         self._first_codec = codec
 
@@ -215,6 +213,13 @@ class LoadedNamespace:
     def has_records(self) -> bool:
         """Whether the open superstep has task records."""
         return bool(self.task_records.results)
+
+    def adopt(self, program: Program) -> None:
+        """Use a program that was extended for the loaded state; see `Restored`."""
+        if program is not self.program:
+            self.program = program
+            self.encoder.use(program)
+            self.task_records.use(program)
 
     def require_fit(self, writes: Iterable[Write] = (), *, discards: bool = False) -> None:
         """Raise `GraphChangedError` if the loaded state does not fit the graph.

@@ -8,13 +8,14 @@ that keeps its state from call to call, is also found by its tip, which the root
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
-from checkpoint_savers.chain import ChainReader, ChainWriter
-from checkpoint_savers.records import CALLER, MADE_IN, VERSION, Chain, CheckpointId
+from checkpoint_savers.chain import ChainReader, ChainWriter, EncodedState
+from checkpoint_savers.records import CALLER, MADE_IN, VERSION, Chain, CheckpointId, CheckpointRow
 from checkpoint_savers.saver_port import PAGE
 
-from ...errors import GraphVersionError
+from ...errors import GraphVersionError, KeptStateWarning
 from .at_exit import AtExitWriter, InnerGraphs
 from .call_site import CallSite
 from .commit_writers import CommitWriter
@@ -53,11 +54,6 @@ async def load_checkpoint(namespace: LoadedNamespace, chain: Chain, *, fork: boo
     writer.head = chain.head
     reader = ChainReader(thread_id, namespace.ns, chain.rows)
     state = reader.state(at)
-    program, ns = namespace.program, namespace.ns
-    if newer := of_version(program, row.metadata, ns):
-        raise GraphVersionError(thread_id, program.name, row.metadata[VERSION], program.version or 1, newer)
-    restored = restore(program, state, row.step, namespace.codec, thread_id=thread_id, ns=ns)
-    namespace.encoder.remember(restored.board, state)
     writer.chain, writer.stored, writer.stored_step = ChainWriter.resume(reader, at), at, row.step
     # A checkpoint that has a child is run again, which needs a new branch. The tip of another branch is continued, and
     # becomes the head.
@@ -67,11 +63,8 @@ async def load_checkpoint(namespace: LoadedNamespace, chain: Chain, *, fork: boo
     # On a new branch the superstep runs anew, so its task records stay with the old branch. The record of updates that
     # calls made to the open superstep (`AMENDED`) is loaded: these updates are part of the state.
     namespace.task_records.load([record for record in chain.records if not fork or record.task_id == AMENDED])
-    namespace.loaded_at, namespace.step, namespace.branches = at, row.step, fork
-    namespace.scope = row.metadata.get(MADE_IN, thread_id)
-    # A copy of the checkpoint (`branch_off`) has its values as they are stored, and so its version too.
-    namespace.loaded_version = {key: row.metadata[key] for key in (VERSION,) if key in row.metadata}
-    _take(namespace, restored)
+    namespace.loaded_at, namespace.branches = at, fork
+    _take_row(namespace, row, state)
 
 
 def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
@@ -96,7 +89,8 @@ def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
 
 def _take(namespace: LoadedNamespace, restored: Restored) -> None:
     """Make this the loaded state, with the updates that calls made to the open superstep."""
-    namespace.board, namespace.loaded_program = restored.board, restored.program
+    namespace.board = restored.board
+    namespace.adopt(restored.program)
     results = namespace.task_records.results
     namespace.mismatches = restored.mismatches
     if results:
@@ -109,7 +103,7 @@ def _take(namespace: LoadedNamespace, restored: Restored) -> None:
         namespace.mismatches = without_keys(namespace.mismatches, [name for name, _ in amended.writes])
 
 
-async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace) -> None:
+async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace, former: Sequence[str] = ()) -> None:
     """Load what a subgraph's call continues: an earlier attempt at this call, or the tip of a kept state.
 
     The namespace stays empty if there is neither.
@@ -117,6 +111,7 @@ async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace) -> Non
     Args:
         namespace: the empty namespace.
         outer: the outer graph's namespace.
+        former: the namespaces that a kept state had under former names of nodes, newest first.
     """
     if namespace.lease.fresh and namespace.ns not in namespace.lease.visited:
         # The thread was empty when this run acquired it, and the run has not written this namespace: save the read.
@@ -131,6 +126,46 @@ async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace) -> Non
             for found in await read_chain(namespace, tip):
                 await load_checkpoint(namespace, found)
                 return
+    if namespace.caller:
+        await _load_former(namespace, outer, former)
+
+
+async def _load_former(namespace: LoadedNamespace, outer: LoadedNamespace, former: Sequence[str]) -> None:
+    """Begin a kept state's namespace with the state that it had under a former name; warn if it may have had one."""
+    lease, ns = namespace.lease, namespace.ns
+    for other in [each for each in former if each in lease.tips]:
+        chain = await lease.saver.read(lease.thread_id, other, lease.tips[other])
+        if chain is not None:
+            reader, row = ChainReader(lease.thread_id, other, chain.rows), chain.rows[-1]
+            # The first row here is a keyframe of this state, unknown keys included. The old rows stay as they are, for
+            # other branches and for history.
+            state = reader.state(row.checkpoint_id).copy()
+            namespace.writer.chain = ChainWriter(ns, state, None, None)
+            _take_row(namespace, row, state)
+            return
+    inside, _, _ = ns.rpartition("|")
+    nodes = outer.program.nodes
+    for other in lease.tips:
+        around, _, name = other.rpartition("|")
+        if around == inside and name not in nodes and not name.isdigit():
+            warnings.warn(KeptStateWarning(lease.thread_id, outer.program.name, ns, other), stacklevel=2)
+
+
+def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedState) -> None:
+    """Load a checkpoint's state into the namespace: board, step and version.
+
+    Raises:
+        GraphVersionError: a greater version of the graph has made the checkpoint.
+    """
+    program, ns, thread_id = namespace.program, namespace.ns, namespace.lease.thread_id
+    if newer := of_version(program, row.metadata, ns):
+        raise GraphVersionError(thread_id, program.name, row.metadata[VERSION], program.version or 1, newer)
+    restored = restore(program, state, row.step, namespace.codec, thread_id=thread_id, ns=ns)
+    namespace.encoder.remember(restored.board, state)
+    namespace.step, namespace.scope = row.step, row.metadata.get(MADE_IN, thread_id)
+    # A copy of the checkpoint (`branch_off`) has its values as they are stored, and so its version too.
+    namespace.loaded_version = {key: row.metadata[key] for key in (VERSION,) if key in row.metadata}
+    _take(namespace, restored)
 
 
 async def _earlier_attempt(namespace: LoadedNamespace, chain: Chain, outer: LoadedNamespace) -> Sequence[Chain]:

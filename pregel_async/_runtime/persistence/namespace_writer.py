@@ -118,6 +118,7 @@ class NamespaceWriter(LoadedNamespace):
         caller: TaskId | None,
         at: CheckpointId | None = None,
         identity: tuple[str, str] | None = None,
+        former: Sequence[str] = (),
     ) -> NamespaceWriter:
         """Load the namespace of a subgraph. Raises as `open` does.
 
@@ -130,6 +131,7 @@ class NamespaceWriter(LoadedNamespace):
             caller: the same task if the subgraph keeps its state from call to call; else None.
             at: continue from this checkpoint (time travel); on a new branch if the outer graph is on a new branch.
             identity: the graph's name and the digest of its input; None if they are not compared.
+            former: the namespaces that a kept state had under former names of nodes, newest first.
         """
         lease = outer.lease
         site = CallSite(
@@ -154,7 +156,7 @@ class NamespaceWriter(LoadedNamespace):
                     lease.move_tip(ns, at)
                 namespace.continues = True
             else:
-                await load_latest(namespace, outer)
+                await load_latest(namespace, outer, former)
             namespace.counter.load()
         for graphs in namespace.graphs:
             graphs.add(namespace)

@@ -6,14 +6,16 @@ in its metadata (`parents`) the checkpoints of the outer graphs on which it was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from itertools import product
 from typing import Any, Final
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.history import walk
 from checkpoint_savers.records import CALLER, FOLLOWED, CheckpointId, CheckpointRow, Header, TaskId
 
+from ..._core.program import Node
 from ..._core.task import Task
 from ...types import RunnableConfig
 
@@ -30,11 +32,23 @@ def namespace_of(ns: str, task: Task, *, keeps_state: bool, number: int = 0) -> 
         keeps_state: the subgraph keeps its state from call to call, so that its namespace must not contain task ids.
         number: the subgraph's number among those that the task runs, from 0.
     """
-    inside = f"{task.node.name}:{task.id}"
-    inside = f"{ns}|{inside}" if ns else inside
+    inside = f"{ns}|{task.namespace}" if ns else task.namespace
     if keeps_state:
         inside = "|".join(part.partition(":")[0] for part in inside.split("|"))
     return f"{inside}|{number}" if number else inside
+
+
+def former_namespaces(ns: str, nodes: Sequence[Node]) -> list[str]:
+    """Return the namespaces that a kept state had under former names of the nodes that contain it, newest first.
+
+    Args:
+        ns: the namespace of the kept state.
+        nodes: the nodes that contain it, the outermost first.
+    """
+    inside = iter(nodes)
+    # A number is the subgraph's among those of one task.
+    names = [(part,) if part.isdigit() else (part, *next(inside).was) for part in ns.split("|")]
+    return ["|".join(parts) for parts in product(*names)][1:]
 
 
 def ids_in(ns: str, caller: str) -> str:

@@ -106,7 +106,9 @@ def restore(
     stored: dict[str, Any] = {}
     mismatches: list[Mismatch] = []
     control: list[str] = []
-    removed, start = program.upgrades.removed, program.nodes.get(START)
+    upgrades, start = program.upgrades, program.nodes.get(START)
+    if upgrades.aliases:
+        program = _with_nodes(program, upgrades.aliases.values())
     for name, data in state.values.items():
         channel = program.channels.get(name)
         if channel is None:
@@ -146,7 +148,7 @@ def restore(
         stored[SENDS] = filled_sends(stored[SENDS], value_of, f"thread {thread_id!r}")
     versions = state.versions
     absent: dict[str, str] = {}
-    converted = [name for name in removed if name in state.values] if removed else []
+    converted = [name for name in upgrades.removed if name in state.values] if upgrades.removed else []
     if control:
         versions = {**versions}
         for name in control:
@@ -156,8 +158,15 @@ def restore(
             elif _is_complete(name, value):
                 node = name.rpartition(":")[2]
                 converted += [name, BRANCH + node]
-            else:
-                continue  # its other nodes have edges of the present code, which do not complete it
+            else:  # nodes of the present code complete it only if it was renamed
+                renamed, now = renamed_join(name, upgrades.nodes), upgrades.nodes
+                if renamed in program.channels and renamed not in state.values:
+                    held = value[0] if isinstance(value, tuple) else value
+                    channel = program.channels[renamed]
+                    stored[renamed] = _as_control(channel, [now.get(each, each) for each in held])
+                    versions[renamed] = versions[name]
+                    converted += [name, renamed]
+                continue
             # What is pending runs, also if the edges that have triggered it do not exist any more.
             trigger = BRANCH + node
             if node not in program.nodes:
@@ -170,7 +179,7 @@ def restore(
         if send.node not in program.nodes:
             absent[send.node] = f"a send to node {send.node!r} is pending, and there is no such node"
     if absent:
-        program = _with_placeholders(program, absent)
+        program = _with_nodes(program, map(_placeholder, absent))
         mismatches += [of_node(node, ns, reason) for node, reason in absent.items()]
     board = Board.restore(
         program,
@@ -179,7 +188,7 @@ def restore(
         stored=stored,
         versions=versions,
         seen=state.seen,
-        ran=state.ran,
+        ran=tuple([upgrades.nodes.get(name, name) for name in state.ran]) if upgrades.nodes else state.ran,
     )
     board.amended.update(converted)
     fitting = tuple(mismatches)
@@ -221,15 +230,40 @@ def replaced_keys(program: Program, writes: Iterable[Write]) -> set[str]:
     return found
 
 
-def _with_placeholders(program: Program, names: Iterable[str]) -> Program:
-    """Return the program with nodes of these names, each with the channel that triggers it."""
+def _with_nodes(program: Program, more: Iterable[Node]) -> Program:
+    """Return the program with nodes that only one channel triggers, and with that channel."""
     channels, nodes, triggered = {**program.channels}, {**program.nodes}, {**program.triggered}
-    for name in names:
-        trigger = BRANCH + name
-        channels[trigger] = EphemeralValue(object, guard=False)
-        nodes[name] = Node(name=name, triggers=(trigger,), reads=(), call=no_writes, flavour="inline", writes=no_writes)
-        triggered[trigger] = (name,)
-    return structs.replace(program, channels=channels, nodes=nodes, triggered=triggered)
+    finishing = [*program.finishing]
+    for node in more:
+        (trigger,) = node.triggers
+        known = program.channels.get(BRANCH + node.name)
+        channels[trigger] = known.fresh() if known else EphemeralValue(object, guard=False)
+        if channels[trigger].finishes:
+            finishing.append(trigger)
+        nodes[node.identity] = node
+        triggered[trigger] = (node.identity,)
+    return structs.replace(
+        program, channels=channels, nodes=nodes, triggered=triggered, finishing=tuple(sorted(finishing))
+    )
+
+
+def _placeholder(name: str) -> Node:
+    """Return a node that only stands in for a node that the code does not have."""
+    return Node(name=name, triggers=(BRANCH + name,), reads=(), call=no_writes, flavour="inline", writes=no_writes)
+
+
+def renamed_join(name: str, nodes: Mapping[str, str]) -> str:
+    """Return the name of a join's channel with present names for those of renamed nodes.
+
+    Args:
+        name: the channel's name.
+        nodes: present names by former ones.
+    """
+    listed, _, target = name.removeprefix(JOIN).rpartition(":")
+    starts = re.findall(r"(?:[^\\+]|\\.)+", listed)  # see `graph.compile._join_channel`
+    plain = [re.sub(r"\\(.)", r"\1", start) for start in starts]
+    now = [nodes.get(start, start).replace("\\", "\\\\").replace("+", "\\+") for start in plain]
+    return f"{JOIN}{'+'.join(now)}:{nodes.get(target, target)}"
 
 
 def _of_key(name: str, ns: str, reason: str) -> Mismatch:
@@ -284,6 +318,33 @@ def of_records(
             reason = f"nodes have finished whose edge leads to node {node!r}, and there is no such edge"
             found.append(of_node(node, ns, reason))
     return tuple(found)
+
+
+def renamed_record(program: Program, result: TaskResult, codec: Codec) -> TaskResult:
+    """Return a task's record with writes in terms of the graph's current code.
+
+    Args:
+        program: the graph.
+        result: the record as it is stored.
+        codec: decodes and encodes the names of nodes.
+    """
+    nodes = program.upgrades.nodes
+    writes: list[tuple[str, bytes]] = []
+    for name, data in result.writes:
+        if name.startswith(BRANCH):
+            now = nodes.get(name.removeprefix(BRANCH))
+            if now == END:
+                continue
+            writes.append((BRANCH + now if now else name, data))
+        elif name.startswith(JOIN) and name not in program.channels:
+            renamed, value = renamed_join(name, nodes), data
+            if renamed in program.channels:
+                start: Any = codec.decode(data, channel=name)
+                name, value = renamed, codec.encode(nodes.get(start, start), channel=name)
+            writes.append((name, value))
+        else:
+            writes.append((name, data))
+    return structs.replace(result, writes=tuple(writes))
 
 
 def without_keys(mismatches: tuple[Mismatch, ...], replaced: Collection[str]) -> tuple[Mismatch, ...]:

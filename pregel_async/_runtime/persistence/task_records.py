@@ -13,7 +13,7 @@ from checkpoint_savers.patches import MIN_INCREMENTAL, as_incremental, decode
 from checkpoint_savers.records import TaskId, TaskRecord
 from checkpoint_savers.sharing import filled_sends
 
-from ..._core.program import PARENT, RETURN, SENDS, Program, Write
+from ..._core.program import NO_UPGRADES, PARENT, RETURN, SENDS, Program, Write
 from ..._core.task import NEW, Finished, Outcome, Paused, Recorded, Task, Unfinished
 from ...channels import LastValue
 from ...errors import RecordedFailureError
@@ -29,7 +29,7 @@ from .records import (
     is_result,
     open_questions,
 )
-from .restore import UNFIT, is_unknown, warn_of_unknown
+from .restore import UNFIT, is_unknown, renamed_record, warn_of_unknown
 
 
 class Answered(Protocol):
@@ -84,10 +84,17 @@ class TaskRecords:
         """The amounts spent up to the last superstep, as stored text."""
         return self._writer.chain.state.spent
 
+    def use(self, program: Program) -> None:
+        """Read the records for this program from now on."""
+        self._program = program
+
     def load(self, records: Sequence[TaskRecord]) -> None:
         """Load stored records. Writes to unknown keys stay in them; see `keep_unknown`."""
         thread_id = self._writer.lease.thread_id
         self.results = {record.task_id: read_record(record, thread_id) for record in records}
+        if self._program.upgrades is not NO_UPGRADES:
+            codec = self._encoder.codec
+            self.results = {id: renamed_record(self._program, each, codec) for id, each in self.results.items()}
         self.names = frozenset([result.name for result in self.results.values()])
         for result in self.results.values():
             self._writer.lease.askers.update(result.askers)

@@ -60,7 +60,7 @@ class Unstored:
 
     Attributes:
         start: the empty board to run from.
-        loaded_program: the graph.
+        program: the graph.
     """
 
     is_stored = False
@@ -74,13 +74,13 @@ class Unstored:
         self.start = Board(program)
         self.scope = scope
         self.events: list[EventRow] = []
-        self._program = self.loaded_program = program
+        self.program = program
         self._outer = outer
 
     @property
     def digests(self) -> Digests:
         """The digests by which a retry of a node recognises the calls of its earlier attempts."""
-        return Digests(UNSTORED, fleeting_keys(self._program))
+        return Digests(UNSTORED, fleeting_keys(self.program))
 
     def spent_by(self, task: TaskId) -> Amounts:
         """Return the amounts that a task has spent. The caller adds to them."""
