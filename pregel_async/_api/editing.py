@@ -163,7 +163,8 @@ class Editor:
 
     def _node(self, name: str | None) -> Node:
         """Return the node as which an update is made; infer it if only one is possible."""
-        nodes, ran = self._program.nodes, set(self._board.ran)
+        former, ran = self._program.upgrades.nodes, set(self._board.ran)
+        nodes = {key: node for key, node in self._program.nodes.items() if key not in former}
         if name is None:
             if len(nodes) == 1:  # not for a StateGraph, which has START as a second node
                 return next(iter(nodes.values()))

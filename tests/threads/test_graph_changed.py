@@ -243,7 +243,7 @@ async def test_the_low_level_changed(saver: BaseCheckpointSaver) -> None:
 async def test_deferring_a_pending_node(saver: BaseCheckpointSaver) -> None:
     """A pending node that became deferred, or is so no longer, runs."""
     plain = graph(Old, "a", "b", saver=saver)
-    made = StateGraph(Old).add_node("a", lambda state: {"log": ["a"]})
+    made: Any = StateGraph(Old).add_node("a", lambda state: {"log": ["a"]})
     made.add_node("b", lambda state: {"log": ["b"]}, defer=True)
     deferred = made.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile(saver, blocking=False)
     await stop(plain, 1)

@@ -223,7 +223,7 @@ async def test_pending_sends_to_a_node_that_is_gone(saver: BaseCheckpointSaver) 
     def graph(*workers: str) -> Any:
         builder = StateGraph(Log).add_node("a", lambda state: None).add_edge(START, "a")
         for name in workers:
-            builder.add_node(name, lambda arg, name=name: says(arg)({}))
+            builder.add_node(name, lambda arg: says(str(arg))({}))
         builder.add_conditional_edges("a", lambda state: [Send("v", "1"), Send("w", "2"), Send("v", "3")])
         return builder.compile(saver, blocking=False)
 

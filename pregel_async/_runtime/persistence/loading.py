@@ -145,10 +145,10 @@ async def _load_former(namespace: LoadedNamespace, outer: LoadedNamespace, forme
             return
     inside, _, _ = ns.rpartition("|")
     nodes = outer.program.nodes
-    for other in lease.tips:
-        around, _, name = other.rpartition("|")
-        if around == inside and name not in nodes and not name.isdigit():
-            warnings.warn(KeptStateWarning(lease.thread_id, outer.program.name, ns, other), stacklevel=2)
+    parts = {other: other.rpartition("|") for other in lease.tips}
+    left = [each for each, (around, _, name) in parts.items() if around == inside and name not in nodes]
+    for other in sorted([each for each in left if not each[-1].isdigit()], key=lease.tips.__getitem__)[-1:]:
+        warnings.warn(KeptStateWarning(lease.thread_id, outer.program.name, ns, other), stacklevel=2)
 
 
 def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedState) -> None:

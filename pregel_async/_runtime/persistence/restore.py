@@ -272,7 +272,8 @@ def _of_key(name: str, ns: str, reason: str) -> Mismatch:
 
 def of_node(name: str, ns: str, reason: str) -> Mismatch:
     """Return the mismatch of a pending task whose node the graph does not have."""
-    return Mismatch(kind="node", name=name, namespace=ns, reason=reason, advice="", blocks="resume")
+    advice = f"add_node(..., was={name!r}) if it was renamed, or compile(retired={{{name!r}: END}}) if it was removed"
+    return Mismatch(kind="node", name=name, namespace=ns, reason=reason, advice=advice, blocks="resume")
 
 
 def of_version(program: Program, metadata: Mapping[str, Any], ns: str) -> tuple[Mismatch, ...]:
