@@ -74,6 +74,7 @@ __all__ = [
     "InvalidRouteError",
     "InvalidUpdateError",
     "KeptStateWarning",
+    "MigrationError",
     "NoCheckpointerError",
     "NodeCancelledError",
     "NodeError",
@@ -317,6 +318,28 @@ class GraphVersionError(GraphChangedError):
             f"thread {thread_id!r} was stored by version {stored} of graph {name!r}, and this is version {version}: "
             "deploy the newer one, or give Versions({...}) that has it",
         )
+
+
+class MigrationError(PregelError):
+    """A declared rule that converts stored values raised an exception, which is the cause. Nothing was stored.
+
+    Attributes:
+        rule: the rule: `migrations[3]`, or `Retyped` with its key.
+        graph: the graph's name.
+        thread_id: the thread's id.
+        checkpoint_id: the id of the checkpoint.
+    """
+
+    def __init__(self, rule: str, graph: str, thread_id: str, checkpoint_id: str, error: Exception) -> None:
+        self.rule = rule
+        self.graph = graph
+        self.thread_id = thread_id
+        self.checkpoint_id = checkpoint_id
+        super().__init__(
+            f"{rule} of graph {graph!r} failed on thread {thread_id!r}, checkpoint {checkpoint_id}: "
+            f"{type(error).__name__}: {error}"
+        )
+        self.__cause__ = error
 
 
 class UntrackedValueLostError(PregelError):

@@ -43,6 +43,7 @@ __all__ = [
     "INPUT",
     "START",
     "TAG_NOSTREAM",
+    "Added",
     "All",
     "Budget",
     "CachePolicy",
@@ -61,7 +62,9 @@ __all__ = [
     "OverflowPolicy",
     "Overwrite",
     "PregelTask",
+    "Renamed",
     "RetryPolicy",
+    "Retyped",
     "RunStatus",
     "RunnableConfig",
     "Send",
@@ -659,6 +662,54 @@ Config: TypeAlias = RunnableConfig | Mapping[str, Any] | str
 
 Names: TypeAlias = str | Sequence[str]
 """One channel (bare values), or several (mappings)."""
+
+
+class Renamed:
+    """Declare former names of a state key: `customer: Annotated[str, Renamed("name")]`.
+
+    A stored thread has the value of a former name under the present one. If it holds several, the one written last
+    counts. The next superstep of the thread stores the present name, and removes the former ones.
+
+    Args:
+        names: the former names, newest first.
+
+    Attributes:
+        names: the former names, newest first.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __repr__(self) -> str:
+        return f"Renamed({', '.join(map(repr, self.names))})"
+
+
+class Retyped(msgspec.Struct, frozen=True):
+    """Declare how stored values of another type become values of a key: `price: Annotated[str, Retyped(to_price)]`.
+
+    The function applies to stored values under a name of `was`, and to values that do not fit the key's annotation. It
+    must be pure, because it is called for each read. The next superstep of the thread stores its result.
+
+    Attributes:
+        convert: makes the value of the stored value. A stored object whose class is gone is a `StoredObject`.
+        update: the same for recorded updates of tasks whose superstep is open; None for `convert`. Keys with a reducer
+            need it if their updates have another type than the value.
+        was: the former name of the key, or several, newest first.
+    """
+
+    convert: Callable[[Any], Any]
+    update: Callable[[Any], Any] | None = None
+    was: str | Sequence[str] = ()
+
+
+class Added(msgspec.Struct, frozen=True):
+    """Declare the value of a key in threads in which it was never written: `vat: Annotated[int, Added(19)]`.
+
+    Attributes:
+        value: the value. Each thread gets a copy.
+    """
+
+    value: Any
 
 
 class Overwrite(msgspec.Struct, frozen=True, order=False, tag_field="type", tag="__overwrite__"):

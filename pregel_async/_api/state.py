@@ -39,7 +39,6 @@ from .._runtime.persistence.restore import (
     is_unknown,
     of_records,
     of_version,
-    renamed_record,
     restore,
     unknown_values,
     without_keys,
@@ -236,11 +235,13 @@ class StateReader:
         """
         reader, row = stored
         thread_id, state = reader.thread_id, reader.state(row.checkpoint_id)
-        restored = restore(self._program, state, row.step, self._codec, thread_id=thread_id, ns=row.ns)
+        restored = restore(
+            self._program, state, row.step, self._codec, thread_id=thread_id, ns=row.ns, at=row.checkpoint_id
+        )
         program, board, changed = restored.program, restored.board, restored.mismatches
         entries = {record.task_id: read_record(record, thread_id) for record in records}
         if self._program.upgrades is not NO_UPGRADES:
-            entries = {id: renamed_record(self._program, each, self._codec) for id, each in entries.items()}
+            entries = {id: self._renamed(each, stored) for id, each in entries.items()}
         scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
         if entries:
             changed += of_records(self._program, entries.values(), state, self._codec, row.ns)
@@ -364,7 +365,17 @@ class StateReader:
         if written is None:
             return None
         values = reader.state(row.checkpoint_id).values
-        return self._decoded((name, data_of(values[name]) if data is None else data) for name, data in written)
+        whole = tuple([(name, data_of(values[name]) if data is None else data) for name, data in written])
+        if self._program.upgrades is not NO_UPGRADES:
+            whole = self._renamed(TaskResult(name=task.node.name, writes=whole), child).writes
+        return self._decoded(whole)
+
+    def _renamed(self, entry: TaskResult, stored: StoredCheckpoint) -> TaskResult:
+        """Return a task's record, or a result, in terms of the graph's current code. Raises `MigrationError`."""
+        from .._runtime.persistence.upgrading import Place, renamed_record  # imported lazily: few graphs declare rules
+
+        reader, row = stored
+        return renamed_record(Place(self._program, reader.thread_id, row.checkpoint_id), entry, self._codec)
 
 
 def _entry_of(task: Task, entries: Mapping[TaskId, TaskResult]) -> tuple[Task, TaskResult | None]:

@@ -68,6 +68,11 @@ class Board:
         self.ran: tuple[str, ...] = ()
         self.remaining = 0
         self.amended: set[str] = set()
+        for name, value in program.upgrades.added.items():
+            channel = self.channels[name] = program.channels[name].from_checkpoint(value)
+            channel.key = name
+            self.versions[name], self.values[name] = 0, channel.get()
+            self.amended.add(name)
         for name in program.restless:
             self.channels[name] = program.channels[name].fresh()
             self.fleeting.add(name)
@@ -98,6 +103,7 @@ class Board:
             channel = program.channels[name].from_checkpoint(stored[name])
             channel.key = name
             board.channels[name] = channel
+            board.amended.discard(name)
             board.versions[name] = versions[name]
             board.seen[name] = dict(seen.get(name, {}))
             if channel.expires:

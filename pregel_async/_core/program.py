@@ -15,7 +15,7 @@ from ..channels import BaseChannel, BinaryOperatorAggregate, DeltaChannel, Topic
 from ..errors import GraphValidationError
 from ..messages import add_messages
 from ..policies import CachePolicy, RetryPolicy, TimeoutPolicy
-from ..types import Command, Send
+from ..types import Command, Retyped, Send
 from .isolation import Copies, isolate
 from .ownership import own, own_fold
 
@@ -171,12 +171,18 @@ class Upgrades(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         removed: stored keys whose values the next superstep of a thread removes.
+        former: the present name of each renamed key, by the former ones; of several for one key the newest first.
+        retyped: how stored values of other types become values of a key, by key.
+        added: the values of keys in threads in which they were never written.
         aliases: the nodes that run pending tasks of nodes that were renamed or retired, by the name under which the
             tasks were planned. Such a node has that name as its identity, and a trigger of that name.
         nodes: the present names of renamed and retired nodes, by the old ones; END for nodes without a successor.
     """
 
     removed: frozenset[str] = frozenset()
+    former: Mapping[str, str] = {}
+    retyped: Mapping[str, Retyped] = {}
+    added: Mapping[str, Any] = {}
     aliases: Mapping[str, Node] = {}
     nodes: Mapping[str, str] = {}
 

@@ -43,7 +43,7 @@ from .schema import (
     state_completer,
     update_checker,
 )
-from .specs import BranchSpec, GraphSpec, NodeSpec
+from .specs import BranchSpec, GraphSpec, NodeSpec, marks_of
 
 
 def compile_graph(
@@ -149,7 +149,8 @@ def compile_graph(
         check_update=update_checker(schemas, builder.channels) if validate_input else list,
         validate=None if model is None else model.validator(),
     )
-    if any(map(options.get, ("removed", "retired"))) or any(spec.was for spec in builder.nodes.values()):
+    declared = any(map(options.get, ("removed", "retired"))) or any(spec.was for spec in builder.nodes.values())
+    if declared or marks_of(builder):
         from .upgrades import with_upgrades  # imported lazily: most graphs declare no rules
 
         program = with_upgrades(program, builder, options)

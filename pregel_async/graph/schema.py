@@ -30,12 +30,15 @@ from ..channels.abc import AnyChannel
 from ..channels.overwrite import overwrite_value, unwrap_overwrite
 from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..managed import ManagedValue, Progress
-from ..types import Overwrite
+from ..types import Added, Overwrite, Renamed, Retyped
 
 if TYPE_CHECKING:
     from .model_values import ModelValues
 
 Managed: TypeAlias = type[ManagedValue[Any]]
+
+UPGRADE_MARKS: Final = (Renamed, Retyped, Added)
+"""The classes of marks in annotations that declare how stored values become those of a key."""
 
 ROOT: Final = "__root__"
 """The channel of a state that consists of one value."""
@@ -501,6 +504,7 @@ def _channel(where: str, hint: Any) -> AnyChannel:
         return LastValue(hint)
     base, *marks = get_args(hint)
     base = without_qualifiers(base)
+    marks = [mark for mark in marks if not isinstance(mark, UPGRADE_MARKS)]
     for mark in marks:
         if isinstance(mark, DeltaChannel):
             if not _takes_two_arguments(mark.reducer):
@@ -515,7 +519,7 @@ def _channel(where: str, hint: Any) -> AnyChannel:
             raise GraphValidationError(
                 f"the annotation of {where} has a function, {mark!r}, which is not its last item: a reducer goes last"
             )
-    last = marks[-1]
+    last = marks[-1] if marks else None
     if not callable(last) or isinstance(last, type):
         return LastValue(base)
     if not _takes_two_arguments(last):

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import Any, cast
 
 from msgspec import structs
 
 from .._checks.options import CompileOptions
+from .._core.fits import fits
+from .._core.ownership import own
 from .._core.program import BRANCH, Node, Program, Upgrades, no_writes
 from ..errors import GraphValidationError
-from ..types import END
-from .specs import HANDLER, GraphSpec
+from ..types import END, Added, Renamed, Retyped
+from .specs import HANDLER, GraphSpec, marks_of
 
 
 def with_upgrades(program: Program, builder: GraphSpec, options: CompileOptions) -> Program:
@@ -24,10 +26,17 @@ def with_upgrades(program: Program, builder: GraphSpec, options: CompileOptions)
         GraphValidationError: a rule is invalid, or contradicts the graph or another rule.
     """
     nodes = _former_nodes(builder, options.get("retired"))
+    removed = _removed(builder, options.get("removed"))
+    former, retyped, added = _marked_keys(builder)
+    for name in removed.intersection(former):
+        raise GraphValidationError(f"removed names {name!r}, which is a former name of key {former[name]!r}")
     return structs.replace(
         program,
         upgrades=Upgrades(
-            removed=_removed(builder, options.get("removed")),
+            removed=removed,
+            former=former,
+            retyped=retyped,
+            added=added,
             aliases={old: _alias(program, old, now) for old, now in nodes.items()},
             nodes=nodes,
         ),
@@ -40,6 +49,35 @@ def _removed(builder: GraphSpec, given: object) -> frozenset[str]:
         if name in builder.channels:
             raise GraphValidationError(f"removed names {name!r}, which is a key of the graph: take the key out first")
     return frozenset(names)
+
+
+def _marked_keys(builder: GraphSpec) -> tuple[dict[str, str], dict[str, Retyped], dict[str, Any]]:
+    """Return what the marks in annotations declare: keys by former names, rules and values by key."""
+    former: dict[str, str] = {}
+    retyped: dict[str, Retyped] = {}
+    added: dict[str, Any] = {}
+    for key, mark in marks_of(builder):
+        channel = builder.channels[key]
+        if isinstance(mark, Added):
+            if added.setdefault(key, mark.value) is not mark.value:
+                raise GraphValidationError(f"key {key!r} has Added twice, with different values")
+            if not fits(channel.typ, mark.value):
+                raise GraphValidationError(f"key {key!r} has {mark!r}, which does not fit {channel.typ}")
+            continue
+        if isinstance(mark, Retyped):
+            if not all(each is None or callable(each) for each in (cast("object", mark.convert), mark.update)):
+                raise GraphValidationError(f"key {key!r} has {mark!r}, which takes functions of the stored value")
+            if retyped.setdefault(key, mark) != mark:
+                raise GraphValidationError(f"key {key!r} has Retyped twice, with different rules")
+        was = mark.names if isinstance(mark, Renamed) else mark.was
+        names = _names(f"the annotation of key {key!r}", (was,) if isinstance(was, str) else was)
+        for old in names:
+            if old in builder.channels or former.setdefault(old, key) != key:
+                raise GraphValidationError(
+                    f"key {key!r} names {old!r} as a former key, which is "
+                    f"{'a key of the graph' if old in builder.channels else f'one of {former[old]!r} already'}"
+                )
+    return former, retyped, {key: own(value, key) for key, value in added.items()}
 
 
 def _former_nodes(builder: GraphSpec, retired: object) -> dict[str, str]:

@@ -19,10 +19,12 @@ from checkpoint_savers.sharing import Shareable, shared
 
 from ..._core.board import Board
 from ..._core.copying import is_opaque
+from ..._core.fits import fits
 from ..._core.program import SENDS, Program, Write
 from ..._core.task import Finished, Outcome, Task
 from ..._core.untracked import storable, storable_input
 from ...channels import MISSING, BaseChannel, LastValue
+from ...channels.overwrite import unwrap_overwrite
 from ...types import START, Interrupt, Send
 from .records import NOT_RECORDED
 from .restore import kind_of
@@ -74,6 +76,12 @@ class Encoder:
                 # channel appends the same elements when the superstep ends. One list is enough for that.
                 self._recorded = ((value, data),)
         return tuple(encoded)
+
+    def unfit(self, writes: Sequence[Write]) -> tuple[str, ...]:
+        """Return the keys whose writes do not fit their annotations: nodes' writes are not checked."""
+        plain = [(name, value) for name, value in writes if type(self._program.channels.get(name)) is LastValue]
+        channels = self._program.channels
+        return tuple([name for name, value in plain if not fits(channels[name].typ, unwrap_overwrite(value))])
 
     def _storable_send(self, send: Any, held: Shareable) -> Any:
         """Return a send as it is stored: without untracked values, and with references to what the state holds."""

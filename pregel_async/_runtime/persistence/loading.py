@@ -160,7 +160,7 @@ def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedStat
     program, ns, thread_id = namespace.program, namespace.ns, namespace.lease.thread_id
     if newer := of_version(program, row.metadata, ns):
         raise GraphVersionError(thread_id, program.name, row.metadata[VERSION], program.version or 1, newer)
-    restored = restore(program, state, row.step, namespace.codec, thread_id=thread_id, ns=ns)
+    restored = restore(program, state, row.step, namespace.codec, thread_id=thread_id, ns=ns, at=row.checkpoint_id)
     namespace.encoder.remember(restored.board, state)
     namespace.step, namespace.scope = row.step, row.metadata.get(MADE_IN, thread_id)
     # A copy of the checkpoint (`branch_off`) has its values as they are stored, and so its version too.

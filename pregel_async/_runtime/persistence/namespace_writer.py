@@ -236,7 +236,8 @@ class NamespaceWriter(LoadedNamespace):
             number = sum(channel == BETWEEN for channel, _ in earlier)
             scope = self.scope, ids_in(self.ns, self.caller)  # the scope of the ids of messages in the update
             amend(self.program, board, edits, scope=scope, number=number)
-            results[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data)))
+            unfit = (*before.unfit, *self.encoder.unfit(edits))
+            results[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data), unfit=unfit))
         if results:
             rows = [records.row(task_id, index, result) for task_id, (index, result) in results.items()]
             # Shielded: a cancellation after the transaction would leave `records.results` without the stored answers.

@@ -37,7 +37,7 @@ from ...channels import (
     NamedBarrierValue,
     NamedBarrierValueAfterFinish,
 )
-from ...channels.overwrite import overwrite_value
+from ...channels.overwrite import overwrite_value, unwrap_overwrite
 from ...channels.reduced import ReducedValue
 from ...channels.single import SingleValue
 from ...errors import GraphChangedError, UnknownStoredKeyWarning
@@ -84,7 +84,7 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 def restore(
-    program: Program, state: EncodedState, step: int, codec: Codec, *, thread_id: str, ns: str = ""
+    program: Program, state: EncodedState, step: int, codec: Codec, *, thread_id: str, ns: str = "", at: str = ""
 ) -> Restored:
     """Make the board of a stored state.
 
@@ -98,17 +98,26 @@ def restore(
         codec: decodes the values.
         thread_id: the thread, for messages.
         ns: the graph's namespace.
+        at: the checkpoint, for messages.
 
     Raises:
+        MigrationError: a declared rule raised an exception.
         StoredTypeChangedError: a stored object does not fit its class any more.
         CorruptCheckpointError: a value cannot be decoded.
     """
     stored: dict[str, Any] = {}
     mismatches: list[Mismatch] = []
     control: list[str] = []
-    upgrades, start = program.upgrades, program.nodes.get(START)
+    upgrades, start, raw = program.upgrades, program.nodes.get(START), state.values
+    converted = [name for name in upgrades.removed if name in raw] if upgrades.removed else []
+    sources: Mapping[str, str] = {}
     if upgrades.aliases:
         program = _with_nodes(program, upgrades.aliases.values())
+    if upgrades.former:
+        from .upgrading import renamed_state  # imported lazily: few graphs declare rules
+
+        state, sources = renamed_state(state, upgrades.former)
+        converted += [*sources, *[name for name in upgrades.former if name in raw]]
     for name, data in state.values.items():
         channel = program.channels.get(name)
         if channel is None:
@@ -128,8 +137,22 @@ def restore(
         try:
             value = decode(data, codec, channel=name)  # no copy needed: readers of a board get isolated values
         except (StoredTypeChangedError, UnknownTypeError) as error:
-            error.add_note(f"channel {name!r} of thread {thread_id!r} holds it")
-            raise
+            if name not in upgrades.retyped:
+                error.add_note(f"channel {name!r} of thread {thread_id!r} holds it")
+                raise
+            value = _UNDECODED
+        if name in upgrades.retyped and not kind.endswith(UNFIT):
+            from .upgrading import Place, retyped_value
+
+            place, stored_as = Place(program, thread_id, at), sources.get(name, name)
+            if value is _UNDECODED:
+                value = codec.decode_stored(data_of(data), channel=name)
+                after = retyped_value(place, name, value, stored_as="")
+            else:
+                after = retyped_value(place, name, value, stored_as=stored_as)
+            if after is not value:
+                converted.append(name)
+                value = after
         if not is_same or (type(channel) is LastValue and not kind.endswith(UNFIT)):
             if not fits(channel.typ, value):
                 reason = f"channel {name!r} holds a {type(value).__name__}, which does not fit {_named(channel.typ)}"
@@ -143,12 +166,12 @@ def restore(
 
         def value_of(name: str) -> Any:
             """Return a channel's value, also if the graph does not have the channel any more."""
-            return stored[name] if name in stored else decode(state.values[name], codec, channel=name)
+            known = name in stored and name not in converted
+            return stored[name] if known else decode(raw[name], codec, channel=name)
 
         stored[SENDS] = filled_sends(stored[SENDS], value_of, f"thread {thread_id!r}")
     versions = state.versions
     absent: dict[str, str] = {}
-    converted = [name for name in upgrades.removed if name in state.values] if upgrades.removed else []
     if control:
         versions = {**versions}
         for name in control:
@@ -158,7 +181,9 @@ def restore(
             elif _is_complete(name, value):
                 node = name.rpartition(":")[2]
                 converted += [name, BRANCH + node]
-            else:  # nodes of the present code complete it only if it was renamed
+            elif upgrades.nodes:  # nodes of the present code complete it under its new name
+                from .upgrading import renamed_join
+
                 renamed, now = renamed_join(name, upgrades.nodes), upgrades.nodes
                 if renamed in program.channels and renamed not in state.values:
                     held = value[0] if isinstance(value, tuple) else value
@@ -166,6 +191,8 @@ def restore(
                     stored[renamed] = _as_control(channel, [now.get(each, each) for each in held])
                     versions[renamed] = versions[name]
                     converted += [name, renamed]
+                continue
+            else:
                 continue
             # What is pending runs, also if the edges that have triggered it do not exist any more.
             trigger = BRANCH + node
@@ -181,6 +208,12 @@ def restore(
     if absent:
         program = _with_nodes(program, map(_placeholder, absent))
         mismatches += [of_node(node, ns, reason) for node, reason in absent.items()]
+    if isinstance(stored.get(START), dict) and (upgrades.former or upgrades.retyped):
+        from .upgrading import Place, renamed_write
+
+        place = Place(program, thread_id, at)
+        stored[START] = dict([renamed_write(place, key, value) for key, value in stored[START].items()])
+        converted.append(START)
     board = Board.restore(
         program,
         step=step,
@@ -195,6 +228,10 @@ def restore(
     if fitting and start and START in stored:  # an input that is not applied yet
         fitting = without_keys(fitting, replaced_keys(program, start.writes(stored[START])))
     return Restored(board, program, fitting)
+
+
+_UNDECODED = object()
+"""The value of a retyped key that its class cannot restore."""
 
 
 def _as_control(channel: BaseChannel[Any, Any, Any], value: Any) -> Any:
@@ -252,22 +289,9 @@ def _placeholder(name: str) -> Node:
     return Node(name=name, triggers=(BRANCH + name,), reads=(), call=no_writes, flavour="inline", writes=no_writes)
 
 
-def renamed_join(name: str, nodes: Mapping[str, str]) -> str:
-    """Return the name of a join's channel with present names for those of renamed nodes.
-
-    Args:
-        name: the channel's name.
-        nodes: present names by former ones.
-    """
-    listed, _, target = name.removeprefix(JOIN).rpartition(":")
-    starts = re.findall(r"(?:[^\\+]|\\.)+", listed)  # see `graph.compile._join_channel`
-    plain = [re.sub(r"\\(.)", r"\1", start) for start in starts]
-    now = [nodes.get(start, start).replace("\\", "\\\\").replace("+", "\\+") for start in plain]
-    return f"{JOIN}{'+'.join(now)}:{nodes.get(target, target)}"
-
-
 def _of_key(name: str, ns: str, reason: str) -> Mismatch:
-    return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice="", blocks="all")
+    advice = f"{name}: Annotated[..., Retyped(function)], where the function makes the new value of the stored one"
+    return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="all")
 
 
 def of_node(name: str, ns: str, reason: str) -> Mismatch:
@@ -291,7 +315,8 @@ def of_records(
 ) -> tuple[Mismatch, ...]:
     """Return the mismatches of the recorded results of an open superstep.
 
-    These are edges to nodes that do not exist, and joins that are complete and do not exist.
+    These are edges to nodes that do not exist, joins that are complete and do not exist, and values that do not fit
+    their keys.
 
     Args:
         program: the graph.
@@ -305,8 +330,8 @@ def of_records(
     for result in results:
         for name, data in result.writes:
             if name in program.channels:
-                continue
-            if name.startswith(BRANCH):
+                found += _unfit_write(program, result, name, data, codec, ns)
+            elif name.startswith(BRANCH):
                 node = name.removeprefix(BRANCH)
                 reason = f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node"
                 found.append(of_node(node, ns, reason))
@@ -321,31 +346,21 @@ def of_records(
     return tuple(found)
 
 
-def renamed_record(program: Program, result: TaskResult, codec: Codec) -> TaskResult:
-    """Return a task's record with writes in terms of the graph's current code.
-
-    Args:
-        program: the graph.
-        result: the record as it is stored.
-        codec: decodes and encodes the names of nodes.
-    """
-    nodes = program.upgrades.nodes
-    writes: list[tuple[str, bytes]] = []
-    for name, data in result.writes:
-        if name.startswith(BRANCH):
-            now = nodes.get(name.removeprefix(BRANCH))
-            if now == END:
-                continue
-            writes.append((BRANCH + now if now else name, data))
-        elif name.startswith(JOIN) and name not in program.channels:
-            renamed, value = renamed_join(name, nodes), data
-            if renamed in program.channels:
-                start: Any = codec.decode(data, channel=name)
-                name, value = renamed, codec.encode(nodes.get(start, start), channel=name)
-            writes.append((name, value))
-        else:
-            writes.append((name, data))
-    return structs.replace(result, writes=tuple(writes))
+def _unfit_write(program: Program, result: TaskResult, name: str, data: bytes, codec: Codec, ns: str) -> list[Mismatch]:
+    """Return the mismatch of a recorded write that does not fit its key, as a list of one; else an empty one."""
+    channel = program.channels[name]
+    if type(channel) is not LastValue or channel.typ is Any or name in result.unfit:
+        return []
+    try:
+        value = unwrap_overwrite(codec.decode(data, channel=name))
+    except (StoredTypeChangedError, UnknownTypeError):
+        return []  # raised when the record is used, which a new input does not
+    if fits(channel.typ, value):
+        return []
+    who = f"task {result.name!r} has finished" if result.name else "an update of the open superstep"
+    reason = f"{who} and has written a {type(value).__name__} to key {name!r}, which does not fit {_named(channel.typ)}"
+    found = _of_key(name, ns, reason)
+    return [structs.replace(found, blocks="resume")]
 
 
 def without_keys(mismatches: tuple[Mismatch, ...], replaced: Collection[str]) -> tuple[Mismatch, ...]:
@@ -389,7 +404,7 @@ def is_unknown(program: Program, name: str) -> bool:
     # Not state keys: the channels of removed edges, and the empty name that separates two updates (`BETWEEN`).
     if not name or name in program.channels or name in (START, END) or name in RESERVED:
         return False
-    if name in program.upgrades.removed:
+    if name in program.upgrades.removed or name in program.upgrades.former:
         return False
     return not name.startswith((BRANCH, JOIN, "__pregel_"))
 

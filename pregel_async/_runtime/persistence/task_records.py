@@ -29,7 +29,7 @@ from .records import (
     is_result,
     open_questions,
 )
-from .restore import UNFIT, is_unknown, renamed_record, warn_of_unknown
+from .restore import UNFIT, is_unknown, warn_of_unknown
 
 
 class Answered(Protocol):
@@ -93,8 +93,10 @@ class TaskRecords:
         thread_id = self._writer.lease.thread_id
         self.results = {record.task_id: read_record(record, thread_id) for record in records}
         if self._program.upgrades is not NO_UPGRADES:
-            codec = self._encoder.codec
-            self.results = {id: renamed_record(self._program, each, codec) for id, each in self.results.items()}
+            from .upgrading import Place, renamed_record  # imported lazily: few graphs declare rules
+
+            place, codec = Place(self._program, thread_id, self._writer.tip), self._encoder.codec
+            self.results = {id: renamed_record(place, each, codec) for id, each in self.results.items()}
         self.names = frozenset([result.name for result in self.results.values()])
         for result in self.results.values():
             self._writer.lease.askers.update(result.askers)
