@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, Self, TypeAlias, TypedDict
 
@@ -41,6 +42,7 @@ else:
 __all__ = [
     "END",
     "INPUT",
+    "REMOVED",
     "START",
     "TAG_NOSTREAM",
     "Added",
@@ -70,6 +72,7 @@ __all__ = [
     "Send",
     "StateSnapshot",
     "StateUpdate",
+    "StoredState",
     "StreamMode",
     "StreamWriter",
     "TaskId",
@@ -700,6 +703,81 @@ class Retyped(msgspec.Struct, frozen=True):
     convert: Callable[[Any], Any]
     update: Callable[[Any], Any] | None = None
     was: str | Sequence[str] = ()
+
+
+class Removed(Enum):
+    """The type of `REMOVED`."""
+
+    REMOVED = "REMOVED"
+
+    def __repr__(self) -> str:
+        return "REMOVED"
+
+
+REMOVED: Final = Removed.REMOVED
+"""What a migration returns for a key that it takes away."""
+
+
+class StoredState(Mapping[str, Any]):
+    """A stored state, as a migration gets it: the values by key, decoded when they are looked at.
+
+    It contains the keys that the graph does not have any more. Changing a value in place has no effect: a migration
+    returns the keys that change.
+
+    Attributes:
+        version: the version of the graph that the state has: that of the checkpoint, or of the migration before.
+        thread_id: the thread's id.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Callable[[], Any]],
+        *,
+        version: int,
+        thread_id: str,
+        next: Callable[[], tuple[str, ...]],
+        plain: Callable[[str], Any],
+    ) -> None:
+        self.version = version
+        self.thread_id = thread_id
+        self._values = values
+        self._next = next
+        self._plain = plain
+
+    @property
+    def next(self) -> tuple[str, ...]:
+        """The node names of the pending tasks; empty if the thread has finished."""
+        return self._next()
+
+    def plain(self, key: str) -> Any:
+        """Return a stored value with a `StoredObject` for each object that its class cannot restore.
+
+        Args:
+            key: the key.
+
+        Raises:
+            KeyError: the state has no such key.
+        """
+        return self._plain(key)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<StoredState of thread {self.thread_id!r}, version {self.version}: {', '.join(self._values)}>"
+
+
+Migration: TypeAlias = Callable[[StoredState], Mapping[str, Any]]
+"""A function that makes a state of one version of a state of the version before: it returns the keys that change."""
+
+UnknownStored: TypeAlias = Literal["warn", "error", "ignore"]
+"""What happens if a thread holds keys, or kept states, that the graph does not know."""
 
 
 class Added(msgspec.Struct, frozen=True):

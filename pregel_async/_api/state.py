@@ -22,6 +22,7 @@ from checkpoint_savers.records import (
     CLOSED,
     FOLLOWED,
     MADE_IN,
+    VERSION,
     CheckpointId,
     CheckpointMetadata,
     CheckpointRow,
@@ -211,7 +212,10 @@ class StateReader:
             state = reader.state(parent.checkpoint_id)
         except CorruptCheckpointError:  # a snapshot is read without all of the rows before it
             return None
-        board = restore(self._program, state, parent.step, self._codec, thread_id=reader.thread_id).board
+        version = parent.metadata.get(VERSION, 1)
+        board = restore(
+            self._program, state, parent.step, self._codec, thread_id=reader.thread_id, version=version
+        ).board
         values = board.show(self._program.shown)
         return self._complete(values) if self._complete is not None and values else values
 
@@ -236,7 +240,14 @@ class StateReader:
         reader, row = stored
         thread_id, state = reader.thread_id, reader.state(row.checkpoint_id)
         restored = restore(
-            self._program, state, row.step, self._codec, thread_id=thread_id, ns=row.ns, at=row.checkpoint_id
+            self._program,
+            state,
+            row.step,
+            self._codec,
+            thread_id=thread_id,
+            ns=row.ns,
+            at=row.checkpoint_id,
+            version=row.metadata.get(VERSION, 1),
         )
         program, board, changed = restored.program, restored.board, restored.mismatches
         entries = {record.task_id: read_record(record, thread_id) for record in records}
@@ -278,7 +289,7 @@ class StateReader:
             interrupts=tuple([question for shown in tasks for question in shown.interrupts]),
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
             spent=read_amounts(state.spent) if followed else _spent_so_far(state, entries),
-            unknown=unknown_values(program, state, self._codec),
+            unknown=unknown_values(program, state, self._codec, restored.converted),
             changed=(*of_version(self._program, row.metadata, row.ns), *changed),
         )
         return view, planned

@@ -44,7 +44,18 @@ from .._runtime.tasks.run_options import RunOptions
 from ..channels import AnyValue, EphemeralValue, LastValue
 from ..errors import ConfigError, GraphValidationError
 from ..policies import Budget, CachePolicy, Collect, OnFailure, OnTimeout
-from ..types import All, ChangedQuestions, Config, Durability, Names, OnConflict, OverflowPolicy, StreamMode
+from ..types import (
+    All,
+    ChangedQuestions,
+    Config,
+    Durability,
+    Migration,
+    Names,
+    OnConflict,
+    OverflowPolicy,
+    StreamMode,
+    UnknownStored,
+)
 from .node_policies import NodePolicies, RetryPolicies, TimeoutOption, node_policies, seconds_of
 
 if TYPE_CHECKING:
@@ -214,6 +225,8 @@ class CompileOptions(StepOptions, total=False):
     validate_input: bool | None
     removed: Sequence[str] | None
     retired: Mapping[str, str] | None
+    migrations: Mapping[int, Migration] | None
+    unknown: UnknownStored
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -274,6 +287,7 @@ _DEFAULT_OF: Mapping[str, object] = {
     "return_exceptions": False,
     "stream_mode": "values",
     "subgraphs": False,
+    "unknown": "warn",
     "version": "v1",
 }
 """The defaults of options that do not accept None, for signatures. A test checks that passing them changes nothing."""

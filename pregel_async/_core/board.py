@@ -68,8 +68,9 @@ class Board:
         self.ran: tuple[str, ...] = ()
         self.remaining = 0
         self.amended: set[str] = set()
-        for name, value in program.upgrades.added.items():
-            channel = self.channels[name] = program.channels[name].from_checkpoint(value)
+        added = program.upgrades.added
+        for name in added:
+            channel = self.channels[name] = program.channels[name].from_checkpoint(added[name])
             channel.key = name
             self.versions[name], self.values[name] = 0, channel.get()
             self.amended.add(name)

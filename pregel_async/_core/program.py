@@ -15,7 +15,7 @@ from ..channels import BaseChannel, BinaryOperatorAggregate, DeltaChannel, Topic
 from ..errors import GraphValidationError
 from ..messages import add_messages
 from ..policies import CachePolicy, RetryPolicy, TimeoutPolicy
-from ..types import Command, Retyped, Send
+from ..types import END, RESERVED, START, Command, Migration, Retyped, Send, UnknownStored
 from .isolation import Copies, isolate
 from .ownership import own, own_fold
 
@@ -166,25 +166,38 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return self.flavour in ("async", "process") or self.abandons
 
 
+def is_state_key(name: str) -> bool:
+    """Return True if a channel of a `StateGraph` or a record's write is a state key, of any version of the graph."""
+    # Not state keys: the channels of edges, and the empty name that separates two updates (`BETWEEN`).
+    return bool(name) and name not in (START, END) and name not in RESERVED and not name.startswith(_CONTROL)
+
+
+_CONTROL = (BRANCH, JOIN, "__pregel_")
+
+
 class Upgrades(msgspec.Struct, frozen=True, kw_only=True):
     """The declared rules by which a graph takes what other versions of its code have stored.
 
     Attributes:
-        removed: stored keys whose values the next superstep of a thread removes.
+        dropped: stored keys whose values the next superstep of a thread removes.
         former: the present name of each renamed key, by the former ones; of several for one key the newest first.
         retyped: how stored values of other types become values of a key, by key.
         added: the values of keys in threads in which they were never written.
         aliases: the nodes that run pending tasks of nodes that were renamed or retired, by the name under which the
             tasks were planned. Such a node has that name as its identity, and a trigger of that name.
+        steps: functions that make a state of a version of a state of the version before, by version.
+        unknown_stored: what happens if a thread holds keys, or kept states, that the graph does not know.
         nodes: the present names of renamed and retired nodes, by the old ones; END for nodes without a successor.
     """
 
-    removed: frozenset[str] = frozenset()
+    dropped: frozenset[str] = frozenset()
     former: Mapping[str, str] = {}
     retyped: Mapping[str, Retyped] = {}
     added: Mapping[str, Any] = {}
     aliases: Mapping[str, Node] = {}
     nodes: Mapping[str, str] = {}
+    steps: Mapping[int, Migration] = {}
+    unknown_stored: UnknownStored = "warn"
 
 
 NO_UPGRADES = Upgrades()

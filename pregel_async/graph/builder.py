@@ -568,6 +568,13 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
                 initially. See docs/replay.md.
             removed: names of keys that former versions of the code had. Their values are removed from a thread with its
                 next superstep. A key that is neither in the schema nor here stays stored.
+            migrations: functions that convert whole stored states, by version: `migrations[3]` makes a state of version
+                3 of one of version 2. It gets a `StoredState`, and returns the keys to set, with `REMOVED` for keys to
+                take away. It must be pure, because it is called for each read. A state is converted by those from the
+                version of its checkpoint to this one, after `Renamed`, `Retyped` and `Added`. Needs `version`.
+            unknown: what happens if a thread holds keys that neither the schema nor a rule names, or the state of a
+                graph with `checkpointer=True` whose node does not exist: "warn" issues an `UnknownStoredKeyWarning`
+                or a `KeptStateWarning`, "error" refuses the thread, "ignore" does nothing. The values stay stored.
             retired: for nodes that former versions of the code had, by name: the node that runs their pending tasks, or
                 END, which ends these tasks without an update.
             version: the version of the graph's code, a whole number from 1 on, which the metadata of each checkpoint

@@ -149,8 +149,8 @@ def compile_graph(
         check_update=update_checker(schemas, builder.channels) if validate_input else list,
         validate=None if model is None else model.validator(),
     )
-    declared = any(map(options.get, ("removed", "retired"))) or any(spec.was for spec in builder.nodes.values())
-    if declared or marks_of(builder):
+    declared = any(name in options for name in ("removed", "retired", "migrations", "unknown"))
+    if declared or any(spec.was for spec in builder.nodes.values()) or marks_of(builder):
         from .upgrades import with_upgrades  # imported lazily: most graphs declare no rules
 
         program = with_upgrades(program, builder, options)

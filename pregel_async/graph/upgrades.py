@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from msgspec import structs
 
-from .._checks.options import CompileOptions
+from .._checks.options import CompileOptions, with_program_options
 from .._core.fits import fits
 from .._core.ownership import own
-from .._core.program import BRANCH, Node, Program, Upgrades, no_writes
+from .._core.program import BRANCH, NO_UPGRADES, Node, Program, Upgrades, no_writes
 from ..errors import GraphValidationError
-from ..types import END, Added, Renamed, Retyped
+from ..types import END, Added, Migration, Renamed, Retyped, UnknownStored
 from .specs import HANDLER, GraphSpec, marks_of
 
 
@@ -25,22 +25,46 @@ def with_upgrades(program: Program, builder: GraphSpec, options: CompileOptions)
     Raises:
         GraphValidationError: a rule is invalid, or contradicts the graph or another rule.
     """
+    program = with_program_options(program, options)  # migrations need its version
     nodes = _former_nodes(builder, options.get("retired"))
-    removed = _removed(builder, options.get("removed"))
+    dropped = _removed(builder, options.get("removed"))
     former, retyped, added = _marked_keys(builder)
-    for name in removed.intersection(former):
+    for name in dropped.intersection(former):
         raise GraphValidationError(f"removed names {name!r}, which is a former name of key {former[name]!r}")
-    return structs.replace(
-        program,
-        upgrades=Upgrades(
-            removed=removed,
-            former=former,
-            retyped=retyped,
-            added=added,
-            aliases={old: _alias(program, old, now) for old, now in nodes.items()},
-            nodes=nodes,
-        ),
+    upgrades = Upgrades(
+        dropped=dropped,
+        former=former,
+        retyped=retyped,
+        added=added,
+        aliases={old: _alias(program, old, now) for old, now in nodes.items()},
+        nodes=nodes,
+        steps=_migrations(program, options.get("migrations")),
+        unknown_stored=_unknown(options.get("unknown", "warn")),
     )
+    return program if upgrades == NO_UPGRADES else structs.replace(program, upgrades=upgrades)
+
+
+def _migrations(program: Program, given: object) -> dict[int, Migration]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise GraphValidationError(f"migrations is a mapping of versions to functions, not {given!r}")
+    listed: Mapping[Any, Any] = given
+    for number, migration in listed.items():
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 < number <= program.version:
+            raise GraphValidationError(
+                f"migrations has {number!r}: its keys are versions from 2 to the graph's, compile(version=), which is "
+                f"{program.version or 'not given'}"
+            )
+        if not callable(migration):
+            raise GraphValidationError(f"migrations[{number}] is a function of the stored state, not {migration!r}")
+    return dict(sorted(listed.items()))
+
+
+def _unknown(given: object) -> UnknownStored:
+    if given not in get_args(UnknownStored):
+        raise GraphValidationError(f"unknown is 'warn', 'error' or 'ignore', not {given!r}")
+    return cast("UnknownStored", given)
 
 
 def _removed(builder: GraphSpec, given: object) -> frozenset[str]:

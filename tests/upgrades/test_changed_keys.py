@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 import pytest
 from hypothesis import given as drawn
@@ -19,7 +19,7 @@ from pregel_async import START, Command, Send, StateGraph, interrupt
 from pregel_async.errors import GraphChangedError, GraphValidationError, MigrationError, UnknownStoredKeyWarning
 from pregel_async.types import Added, Renamed, Retyped
 from tests.helpers.each_saver import SAVERS, opened
-from tests.upgrades.graphs import Stopped, asks, built, failed, of, ran, says, states
+from tests.upgrades.graphs import Stopped, built, failed, failing, of, ran, says, states
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +57,9 @@ async def names_in(saver: BaseCheckpointSaver, thread: str = "t") -> set[str]:
     assert stored is not None
     return {name for name in stored.checkpoint["channel_versions"] if not name.startswith(("branch", "join", "__"))}
 
+
+make_schema: Any = TypedDict
+"""For keys that a type checker cannot know."""
 
 LONG = ["a message of some length " * 3] * 40
 """A list that is stored incrementally."""
@@ -112,17 +115,28 @@ async def test_an_open_superstep(saver: BaseCheckpointSaver) -> None:
     assert forked == {"lines": [], "customer": "Ada", "price": "2.75", "vat": 19}
 
 
-async def test_pending_sends_refer_to_renamed_values(saver: BaseCheckpointSaver) -> None:
+class Joined(TypedDict, total=False):
+    log: Annotated[str, Retyped(" ".join), operator.add]
+
+
+@pytest.mark.parametrize(("schema", "key"), [(New, "lines"), (Joined, "log")], ids=["renamed", "retyped"])
+async def test_pending_sends_refer_to_changed_values(saver: BaseCheckpointSaver, schema: Any, key: str) -> None:
     """P15: a pending send that shares its argument with a renamed or retyped key is whole."""
 
     def graph(schema: Any, key: str) -> Any:
         builder = StateGraph(schema).add_node("a", says("a", {})).add_edge(START, "a")
-        builder.add_node("w", lambda arg: says("w", {key: [str(len(arg["sent"]))]})({}))
+        builder.add_node("w", lambda arg: says(f"w {arg['sent'] == LONG}", {})({}))
         builder.add_conditional_edges("a", lambda state: [Send("w", {"sent": state[key]})], ["w"])
         return builder.compile(saver, blocking=False)
 
-    await failed(graph(Old, "log"), "w", given={"log": LONG})
-    assert (await graph(New, "lines").ainvoke(None, "t"))["lines"] == [*LONG, "40"]
+    old = graph(Old, "log")
+    failing.add("w True")
+    with pytest.raises(Stopped):
+        await old.ainvoke({"log": LONG}, "t")
+    failing.clear()
+    ran.clear()
+    done = await graph(schema, key).ainvoke(None, "t")
+    assert done[key] == (LONG if schema is New else " ".join(LONG)) and ran == ["w True"]
 
 
 async def test_an_input_that_is_not_applied_yet(saver: BaseCheckpointSaver) -> None:
@@ -291,15 +305,15 @@ def test_invalid_declarations() -> None:
     """Former names are no keys of the graph and belong to one key; functions and values fit."""
 
     def graph(*hints: Any, **options: Any) -> Any:
-        schema: Any = TypedDict("schema", dict(zip("ab", hints, strict=False)), total=False)  # type: ignore[misc]
+        schema: Any = make_schema("schema", dict(zip("ab", hints, strict=False)), total=False)
         return built(schema, {"n": says("n", {})}, [(START, "n")], None, **options)
 
-    renamed = Annotated[str, Renamed("x")]
+    renamed, wrong = Annotated[str, Renamed("x")], cast("Any", 3)
     for hints, options, message in (
         ((Annotated[str, Renamed("b")], str), {}, "key 'a' names 'b' as a former key, which is a key of the graph"),
         ((renamed, Annotated[str, Renamed("y", "x")]), {}, "key 'b' names 'x' as a former key, which is one of 'a'"),
-        ((Annotated[str, Renamed(3)],), {}, "is a sequence of names"),  # type: ignore[arg-type]
-        ((Annotated[str, Retyped(3)],), {}, "takes functions"),  # type: ignore[arg-type]
+        ((Annotated[str, Renamed("")],), {}, "is a sequence of names"),
+        ((Annotated[str, Retyped(wrong)],), {}, "takes functions"),
         ((Annotated[str, Added(3)],), {}, "which does not fit"),
         ((renamed,), {"removed": ["x"]}, "removed names 'x', which is a former name of key 'a'"),
     ):
@@ -319,14 +333,13 @@ def test_renaming_everything_and_back(held: dict[str, Any], order: list[str], st
     included."""
 
     def graph(saver: Any, ours: str, theirs: str) -> Any:
-        schema: Any = TypedDict(  # type: ignore[misc]
+        schema = make_schema(
             "schema", {ours + key: Annotated[Any, Renamed(theirs + key)] for key in order}, total=False
         )
-        node = asks("ask") if still_open else says("a", {})
-        nodes = {ours + "n": (node if not still_open else _asks, {"was": theirs + "n"})}
-        return built(schema, nodes, [(START, ours + "n")], saver)
+        node = asks if still_open else says("a", {})
+        return built(schema, {ours + "n": (node, {"was": theirs + "n"})}, [(START, ours + "n")], saver)
 
-    def _asks(state: Any) -> Any:
+    def asks(state: Any) -> Any:
         interrupt("?")
 
     def run(*names: tuple[str, str]) -> Any:
@@ -340,4 +353,3 @@ def test_renaming_everything_and_back(held: dict[str, Any], order: list[str], st
 
     there_and_back = run(("o", "p"), ("p", "o"), ("o", "p"))
     assert there_and_back == run(("o", "p"), ("o", "p"), ("o", "p"))
-    assert Stopped

@@ -16,6 +16,7 @@ from checkpoint_savers.records import CALLER, MADE_IN, VERSION, Chain, Checkpoin
 from checkpoint_savers.saver_port import PAGE
 
 from ...errors import GraphVersionError, KeptStateWarning
+from ...types import Mismatch
 from .at_exit import AtExitWriter, InnerGraphs
 from .call_site import CallSite
 from .commit_writers import CommitWriter
@@ -79,8 +80,9 @@ def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
     namespace.loaded_at, namespace.step, namespace.branches = earlier.loaded_at, earlier.step, earlier.branches
     namespace.scope = earlier.scope
     namespace.loaded_version = earlier.loaded_version if writer.tip == earlier.loaded_at else earlier.own_version
-    state, thread_id = writer.chain.state, namespace.lease.thread_id
-    _take(namespace, restore(namespace.program, state, namespace.step, namespace.codec, thread_id=thread_id))
+    program, state, thread_id = namespace.program, writer.chain.state, namespace.lease.thread_id
+    version = namespace.loaded_version.get(VERSION, 1)
+    _take(namespace, restore(program, state, namespace.step, namespace.codec, thread_id=thread_id, version=version))
     pending = [each.metadata for each in writer.chain.deferred if each.checkpoint_id == writer.tip]
     is_same_call = any(site.made_checkpoint(metadata) for metadata in pending)
     if is_same_call or (earlier.continues and earlier.site.is_same(site)):
@@ -148,7 +150,15 @@ async def _load_former(namespace: LoadedNamespace, outer: LoadedNamespace, forme
     parts = {other: other.rpartition("|") for other in lease.tips}
     left = [each for each, (around, _, name) in parts.items() if around == inside and name not in nodes]
     for other in sorted([each for each in left if not each[-1].isdigit()], key=lease.tips.__getitem__)[-1:]:
-        warnings.warn(KeptStateWarning(lease.thread_id, outer.program.name, ns, other), stacklevel=2)
+        found = KeptStateWarning(lease.thread_id, outer.program.name, ns, other)
+        policy = outer.program.upgrades.unknown_stored
+        if policy == "warn":
+            warnings.warn(found, stacklevel=2)
+        elif policy == "error":
+            name, advice = other.rpartition("|")[2], "add_node(..., was=) if the node was renamed"
+            namespace.mismatches += (
+                Mismatch(kind="state", name=name, namespace=ns, reason=str(found), advice=advice, blocks="all"),
+            )
 
 
 def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedState) -> None:
@@ -160,7 +170,16 @@ def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedStat
     program, ns, thread_id = namespace.program, namespace.ns, namespace.lease.thread_id
     if newer := of_version(program, row.metadata, ns):
         raise GraphVersionError(thread_id, program.name, row.metadata[VERSION], program.version or 1, newer)
-    restored = restore(program, state, row.step, namespace.codec, thread_id=thread_id, ns=ns, at=row.checkpoint_id)
+    restored = restore(
+        program,
+        state,
+        row.step,
+        namespace.codec,
+        thread_id=thread_id,
+        ns=ns,
+        at=row.checkpoint_id,
+        version=row.metadata.get(VERSION, 1),
+    )
     namespace.encoder.remember(restored.board, state)
     namespace.step, namespace.scope = row.step, row.metadata.get(MADE_IN, thread_id)
     # A copy of the checkpoint (`branch_off`) has its values as they are stored, and so its version too.

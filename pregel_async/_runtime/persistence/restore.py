@@ -24,7 +24,7 @@ from checkpoint_savers.sharing import filled_sends
 
 from ..._core.board import Board
 from ..._core.fits import fits
-from ..._core.program import BRANCH, JOIN, Node, Program, Write, no_writes
+from ..._core.program import BRANCH, JOIN, Node, Program, Write, is_state_key, no_writes
 from ...channels import (
     MISSING,
     AnyValue,
@@ -41,7 +41,7 @@ from ...channels.overwrite import overwrite_value, unwrap_overwrite
 from ...channels.reduced import ReducedValue
 from ...channels.single import SingleValue
 from ...errors import GraphChangedError, UnknownStoredKeyWarning
-from ...types import END, RESERVED, START, Mismatch
+from ...types import REMOVED, START, Mismatch
 
 UNFIT = "[~]"
 """Follows the kind of a channel whose value does not fit its annotation.
@@ -76,15 +76,25 @@ class Restored(msgspec.Struct, frozen=True):
         program: the graph, with a placeholder for each pending task whose node the code does not have. Placeholders can
             be planned and discarded, but not run.
         mismatches: what does not fit the code.
+        converted: the stored names whose values a declared rule has converted or removed.
     """
 
     board: Board
     program: Program
     mismatches: tuple[Mismatch, ...]
+    converted: frozenset[str]
 
 
 def restore(
-    program: Program, state: EncodedState, step: int, codec: Codec, *, thread_id: str, ns: str = "", at: str = ""
+    program: Program,
+    state: EncodedState,
+    step: int,
+    codec: Codec,
+    *,
+    thread_id: str,
+    ns: str = "",
+    at: str = "",
+    version: int = 1,
 ) -> Restored:
     """Make the board of a stored state.
 
@@ -99,6 +109,7 @@ def restore(
         thread_id: the thread, for messages.
         ns: the graph's namespace.
         at: the checkpoint, for messages.
+        version: the version of the graph that made the checkpoint.
 
     Raises:
         MigrationError: a declared rule raised an exception.
@@ -109,7 +120,7 @@ def restore(
     mismatches: list[Mismatch] = []
     control: list[str] = []
     upgrades, start, raw = program.upgrades, program.nodes.get(START), state.values
-    converted = [name for name in upgrades.removed if name in raw] if upgrades.removed else []
+    converted = [name for name in upgrades.dropped if name in raw] if upgrades.dropped else []
     sources: Mapping[str, str] = {}
     if upgrades.aliases:
         program = _with_nodes(program, upgrades.aliases.values())
@@ -118,11 +129,26 @@ def restore(
 
         state, sources = renamed_state(state, upgrades.former)
         converted += [*sources, *[name for name in upgrades.former if name in raw]]
+    changed: Mapping[str, Any] = {}
+    if upgrades.steps and version < program.version:
+        from .upgrading import Place, migrated
+
+        before, place = state, Place(program, thread_id, at)
+        changed = migrated(place, state, codec, version, lambda: _pending(program, before, codec))
+        converted += changed
     for name, data in state.values.items():
         channel = program.channels.get(name)
+        if name in changed:
+            if changed[name] is not REMOVED:
+                stored[name] = changed[name]
+            continue
         if channel is None:
             if name.startswith((BRANCH, JOIN)):
                 control.append(name)
+            elif is_unknown(program, name) and upgrades.unknown_stored == "error":
+                mismatches.append(
+                    _of_unknown(name, ns, f"the thread holds key {name!r}, which the graph does not have")
+                )
             else:
                 warn_of_unknown(program, name, thread_id)
             continue
@@ -155,7 +181,7 @@ def restore(
                 value = after
         if not is_same or (type(channel) is LastValue and not kind.endswith(UNFIT)):
             if not fits(channel.typ, value):
-                reason = f"channel {name!r} holds a {type(value).__name__}, which does not fit {_named(channel.typ)}"
+                reason = _misfit(name, channel, value)
                 if not is_same:
                     reason = f"{_other_kind(channel, name, kind)}: {reason}"
                 mismatches.append(_of_key(name, ns, reason))
@@ -172,8 +198,15 @@ def restore(
         stored[SENDS] = filled_sends(stored[SENDS], value_of, f"thread {thread_id!r}")
     versions = state.versions
     absent: dict[str, str] = {}
-    if control:
+    if control or changed:
         versions = {**versions}
+        for name, value in changed.items():
+            if value is not REMOVED:
+                stored[name] = value
+                versions.setdefault(name, state.clock)
+                channel = program.channels[name]
+                if not fits(channel.typ, value):
+                    mismatches.append(_of_key(name, ns, _misfit(name, channel, value, "gets", "from a migration")))
         for name in control:
             value = decode(state.values[name], codec, channel=name)
             if name.startswith(BRANCH):
@@ -227,7 +260,7 @@ def restore(
     fitting = tuple(mismatches)
     if fitting and start and START in stored:  # an input that is not applied yet
         fitting = without_keys(fitting, replaced_keys(program, start.writes(stored[START])))
-    return Restored(board, program, fitting)
+    return Restored(board, program, fitting, frozenset(converted))
 
 
 _UNDECODED = object()
@@ -289,6 +322,31 @@ def _placeholder(name: str) -> Node:
     return Node(name=name, triggers=(BRANCH + name,), reads=(), call=no_writes, flavour="inline", writes=no_writes)
 
 
+def _misfit(name: str, channel: BaseChannel[Any, Any, Any], value: Any, verb: str = "holds", how: str = "") -> str:
+    kind = type(value).__name__
+    return f"channel {name!r} {verb} a {kind}{how and ' '}{how}, which does not fit {_named(channel.typ)}"
+
+
+def _of_unknown(name: str, ns: str, reason: str) -> Mismatch:
+    advice = f"Renamed({name!r}) at the key that it has become, or compile(removed=({name!r},))"
+    return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="all")
+
+
+def _pending(program: Program, state: EncodedState, codec: Codec) -> tuple[str, ...]:
+    """Return the node names of the pending tasks of a stored state: sends by index, then triggered nodes by name."""
+    nodes: set[str] = {START} if START in state.values else set()
+    sends: list[str] = []
+    for name, data in state.values.items():
+        if name.startswith(BRANCH):
+            nodes.add(name.removeprefix(BRANCH))
+        elif name.startswith(JOIN) and _is_complete(name, decode(data, codec, channel=name)):
+            nodes.add(name.rpartition(":")[2])
+        elif name == SENDS:
+            sends += [send.node for send in decode(data, codec, channel=name)]
+    former = program.upgrades.nodes
+    return tuple([former.get(name, name) for name in (*sends, *sorted(nodes))])
+
+
 def _of_key(name: str, ns: str, reason: str) -> Mismatch:
     advice = f"{name}: Annotated[..., Retyped(function)], where the function makes the new value of the stored one"
     return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="all")
@@ -335,6 +393,9 @@ def of_records(
                 node = name.removeprefix(BRANCH)
                 reason = f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node"
                 found.append(of_node(node, ns, reason))
+            elif is_unknown(program, name) and program.upgrades.unknown_stored == "error":
+                reason = f"task {result.name!r} has written to key {name!r}, which the graph does not have"
+                found.append(structs.replace(_of_unknown(name, ns, reason), blocks="resume"))
             elif name.startswith(JOIN):
                 joined.setdefault(name, set()).add(str(codec.decode(data, channel=name)))
     for name, names in joined.items():
@@ -401,23 +462,30 @@ def _other_kind(channel: BaseChannel[Any, Any, Any], name: str, kind: str) -> st
 
 def is_unknown(program: Program, name: str) -> bool:
     """Return True if a stored channel is a state key that the graph does not have any more."""
-    # Not state keys: the channels of removed edges, and the empty name that separates two updates (`BETWEEN`).
-    if not name or name in program.channels or name in (START, END) or name in RESERVED:
+    upgrades = program.upgrades
+    if name in program.channels or name in upgrades.dropped or name in upgrades.former:
         return False
-    if name in program.upgrades.removed or name in program.upgrades.former:
-        return False
-    return not name.startswith((BRANCH, JOIN, "__pregel_"))
+    return is_state_key(name)
 
 
 def warn_of_unknown(program: Program, name: str, thread_id: str) -> None:
     """Warn about a stored key that the graph does not have, once per graph and key."""
     if is_unknown(program, name) and name not in program.warned:
         program.warned.add(name)
-        warnings.warn(UnknownStoredKeyWarning(thread_id, program.name, name), stacklevel=2)
+        if program.upgrades.unknown_stored == "warn":
+            warnings.warn(UnknownStoredKeyWarning(thread_id, program.name, name), stacklevel=2)
 
 
-def unknown_values(program: Program, state: EncodedState, codec: Codec) -> dict[str, Any]:
+def unknown_values(
+    program: Program, state: EncodedState, codec: Codec, converted: Collection[str] = ()
+) -> dict[str, Any]:
     """Return the stored values of keys that the graph does not have, decoded as far as their classes are known.
+
+    Args:
+        program: the graph.
+        state: the stored state.
+        codec: decodes the values.
+        converted: names that declared rules have converted or removed, which are not returned.
 
     Raises:
         CorruptCheckpointError: a value is damaged.
@@ -425,7 +493,7 @@ def unknown_values(program: Program, state: EncodedState, codec: Codec) -> dict[
     return {
         name: codec.decode_stored(data_of(value), channel=name)
         for name, value in state.values.items()
-        if is_unknown(program, name)
+        if name not in converted and is_unknown(program, name)
     }
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import msgspec
 from msgspec import structs
@@ -15,11 +16,13 @@ from msgspec import structs
 from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.deltas import TaskResult
+from checkpoint_savers.patches import data_of, decode
 
 from ..._core.fits import fits
-from ..._core.program import BRANCH, JOIN, Program
+from ..._core.ownership import own
+from ..._core.program import BRANCH, JOIN, Program, is_state_key
 from ...errors import MigrationError
-from ...types import END, Overwrite
+from ...types import END, REMOVED, Migration, Overwrite, StoredState
 
 
 def renamed_state(state: EncodedState, former: Mapping[str, str]) -> tuple[EncodedState, dict[str, str]]:
@@ -97,6 +100,77 @@ def renamed_write(place: Place, name: str, value: Any) -> tuple[str, Any]:
     if now not in upgrades.retyped:
         return now, value
     return now, retyped_value(place, now, value, stored_as=name, is_update=True)
+
+
+def migrated(
+    place: Place, state: EncodedState, codec: Codec, version: int, pending: Callable[[], tuple[str, ...]]
+) -> dict[str, Any]:
+    """Return the keys that a graph's migrations change in a state, with their values or `REMOVED`.
+
+    Args:
+        place: the graph, the thread and the checkpoint.
+        state: the state, with present names; not changed.
+        codec: decodes the values.
+        version: the version of the state.
+        pending: returns the node names of the pending tasks.
+
+    Raises:
+        MigrationError: a migration raised, returned no mapping, or sets a key that the graph does not have.
+    """
+    program, upgrades = place.program, place.program.upgrades
+    changed: dict[str, Any] = {}
+
+    def decoded(key: str) -> Any:
+        value: Any = decode(state.values[key], codec, channel=key)
+        if key in upgrades.retyped:
+            return retyped_value(place, key, value, stored_as=key)
+        return value
+
+    def plain(key: str) -> Any:
+        if key in state.values and key not in changed:
+            return codec.decode_stored(data_of(state.values[key]), channel=key)
+        return values()[key]()
+
+    def values() -> dict[str, Callable[[], Any]]:
+        found: dict[str, Callable[[], Any]] = {}
+        for key in [*state.values, *upgrades.added, *changed]:
+            if changed.get(key) is REMOVED or not (key in program.keys or key in changed or is_state_key(key)):
+                continue
+            if key in changed:
+                found[key] = partial(own, changed[key])
+            elif key in state.values:
+                found[key] = partial(decoded, key)
+            else:
+                found[key] = partial(own, upgrades.added[key])
+        return found
+
+    sets: dict[str, str] = {}
+    for number, migration in upgrades.steps.items():
+        if version < number <= program.version:
+            rule = f"migrations[{number}]"
+            before = StoredState(values(), version=number - 1, thread_id=place.thread_id, next=pending, plain=plain)
+            made = place.apply(rule, partial(_mapping_of, migration), before)
+            changed.update({key: value if value is REMOVED else own(value, key) for key, value in made.items()})
+            sets.update(dict.fromkeys(made, rule))
+    for key, value in changed.items():
+        if value is not REMOVED and key not in program.keys and key not in upgrades.dropped:
+            place.apply(sets[key], partial(_refuse_key, program), key)
+    return {key: value for key, value in changed.items() if value is REMOVED or key in program.keys}
+
+
+def _mapping_of(migration: Migration, before: StoredState) -> dict[str, Any]:
+    """Return what a migration returned, as a dict. Raises `TypeError`."""
+    made = migration(before)
+    if not isinstance(cast("object", made), Mapping):
+        raise TypeError(f"it returns a mapping of the keys that change, and returned {made!r}")
+    return dict(made)
+
+
+def _refuse_key(program: Program, key: str) -> None:
+    there = ", ".join(sorted(program.keys))
+    raise KeyError(
+        f"it sets {key!r}, and the graph has {there}: take the key away in a later migration, or list it in removed="
+    )
 
 
 def renamed_record(place: Place, result: TaskResult, codec: Codec) -> TaskResult:
