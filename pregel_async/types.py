@@ -57,6 +57,7 @@ __all__ = [
     "Command",
     "Durability",
     "Interrupt",
+    "Migration",
     "Mismatch",
     "OnChange",
     "OnConflict",
@@ -77,6 +78,7 @@ __all__ = [
     "StreamWriter",
     "TaskId",
     "TimeoutPolicy",
+    "UnknownStored",
     "default_retry_on",
 ]
 
