@@ -339,7 +339,6 @@ class MigrationError(PregelError):
             f"{rule} of graph {graph!r} failed on thread {thread_id!r}, checkpoint {checkpoint_id}: "
             f"{type(error).__name__}: {error}"
         )
-        self.__cause__ = error
 
 
 class UntrackedValueLostError(PregelError):

@@ -16,8 +16,9 @@ from pydantic import BaseModel
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.codec import Codec
 from pregel_async import START, Command, Send, StateGraph, interrupt
+from pregel_async.channels import Topic
 from pregel_async.errors import GraphChangedError, GraphValidationError, MigrationError, UnknownStoredKeyWarning
-from pregel_async.types import Added, Renamed, Retyped
+from pregel_async.types import INPUT, Added, Renamed, Retyped
 from tests.helpers.each_saver import SAVERS, opened
 from tests.upgrades.graphs import Stopped, built, failed, failing, of, ran, says, states
 
@@ -46,10 +47,13 @@ def line(schema: Any, key: str, *names: str, saver: Any, **updates: Any) -> Any:
     return built(schema, nodes, list(zip((START, *names), names, strict=False)), saver)
 
 
+PAIR: list[Any] = [(START, "a"), (START, "b"), (["a", "b"], "c")]
+
+
 def fan(schema: Any, saver: Any, **updates: Any) -> Any:
     """Two nodes side by side, and one after them."""
     nodes = {name: says(name, updates.get(name, {})) for name in "abc"}
-    return built(schema, nodes, [(START, "a"), (START, "b"), (["a", "b"], "c")], saver)
+    return built(schema, nodes, PAIR, saver)
 
 
 async def names_in(saver: BaseCheckpointSaver, thread: str = "t") -> set[str]:
@@ -147,9 +151,12 @@ async def test_an_input_that_is_not_applied_yet(saver: BaseCheckpointSaver) -> N
         builder.add_conditional_edges(START, lambda state: str(interrupt("where?")), ["a"])
         return builder.compile(saver, blocking=False)
 
+    done = {"lines": ["in", "a"], "price": "1.00", "vat": 19}
     await graph(Old, "log").ainvoke({"log": ["in"], "cents": 100}, "t")
-    done = await graph(New, "lines").ainvoke(Command(resume="a"), "t")
-    assert done == {"lines": ["in", "a"], "price": "1.00", "vat": 19}
+    assert await graph(New, "lines").ainvoke(Command(resume="a"), "t") == done
+    await graph(Old, "log").aupdate_state("u", {"log": ["in"], "cents": 100}, as_node=INPUT)
+    await graph(New, "lines").ainvoke(None, "u")
+    assert await graph(New, "lines").ainvoke(Command(resume="a"), "u") == done
 
 
 async def test_the_value_that_was_written_last_counts(saver: BaseCheckpointSaver) -> None:
@@ -197,6 +204,11 @@ async def test_writes_that_never_fitted(saver: BaseCheckpointSaver) -> None:
     await failed(graph, "b", given={})
     assert (await graph.aget_state("t")).changed == ()
     assert await graph.ainvoke(None, "t") == {"n": "many", "log": []}
+    await failed(graph, "b", given={}, thread="u")
+    lax = built(Count, {name: says(name, {}) for name in "abc"}, PAIR, saver, validate_input=False)
+    await failed(lax, "b", given=Command(update={"n": "some"}), thread="u")
+    await failed(lax, "b", given=Command(update={"n": "few"}), thread="u")
+    assert (await lax.aget_state("u")).changed == ()
     assert (await fan(Digits, saver).aget_state("t")).values["n"] == "many"
 
 
@@ -223,6 +235,22 @@ async def test_a_retyped_key_with_a_reducer(saver: BaseCheckpointSaver) -> None:
 
     await failed(fan(Sum, saver, a={"n": 2}), "b", given={"n": 1})
     assert (await fan(Total, saver).ainvoke(None, "t"))["n"] == {"sum": 1, "more": 2}
+
+
+async def test_a_retyped_key_of_another_kind(saver: BaseCheckpointSaver) -> None:
+    """P15: `Retyped` takes a value of a channel that holds several, too."""
+
+    class Topics(TypedDict, total=False):
+        n: Annotated[list[int], Topic(int, accumulate=True)]
+
+    class Sum(TypedDict, total=False):
+        n: Annotated[int, Retyped(sum)]
+        log: Annotated[list[str], operator.add]
+
+    await built(
+        Topics, {"a": says("a", {"n": 1}), "b": says("b", {"n": 2})}, [(START, "a"), (START, "b")], saver
+    ).ainvoke({}, "t")
+    assert (await fan(Sum, saver).ainvoke({}, "t"))["n"] == 3
 
 
 async def test_a_rule_that_fails(saver: BaseCheckpointSaver) -> None:

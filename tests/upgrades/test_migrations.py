@@ -13,7 +13,7 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.codec import Codec
-from pregel_async import START, Command, StateGraph
+from pregel_async import START, Command, StateGraph, StateUpdate
 from pregel_async.errors import (
     GraphChangedError,
     GraphValidationError,
@@ -21,6 +21,7 @@ from pregel_async.errors import (
     KeptStateWarning,
     MigrationError,
     UnknownStoredKeyWarning,
+    UnknownTypeError,
 )
 from pregel_async.types import REMOVED, Added, Renamed, StoredState
 from tests.helpers.each_saver import SAVERS, opened
@@ -150,7 +151,42 @@ async def test_stored_states() -> None:
     await built(Points, {"a": says("a", {})}, [(START, "a")], saver).ainvoke({"p": Point(3), "n": 1}, "t")
     new = built(Plain, {"a": says("a", {})}, [(START, "a")], saver, version=2, migrations={2: to_two})
     assert await new.ainvoke({}, "t") == {"n": 3, "m": [3]}
+    steps = {2: lambda old: {"m": [1]}, 3: lambda old: {"n": old["m"].append(2) or len(old["m"])}}
+    again = built(Plain, {"a": says("a", {})}, [(START, "a")], saver, version=3, migrations=steps)
+    assert (await again.aget_state("t")).values == {"n": 1, "m": [3]}  # of version 2, so that steps[2] does not apply
+    await built(Points, {"a": says("a", {})}, [(START, "a")], saver).ainvoke({"n": 1}, "u")
+    assert (await again.aget_state("u")).values == {"n": 1, "m": [1]}
     assert seen == [3, 1, 3, ["n", "p", "m"], "<StoredState of thread 't', version 1: n, p, m>", None]
+
+
+async def test_a_copy_after_an_edit_has_the_present_version(saver: BaseCheckpointSaver) -> None:
+    """P15: a copy has the version of what it copies, which an update of the same call may have made."""
+    await one(saver).ainvoke({"net": 10, "tax": 2}, "t")
+    new = three(saver, migrations={2: to_2, 3: lambda old: {**to_3(old), "kind": old["kind"] + "!"}})
+    await new.abulk_update_state("t", [[StateUpdate({"total": 13}, "b")], [StateUpdate(None, "__copy__")]])
+    state = await new.aget_state("t")
+    assert (state.metadata["source"], state.metadata["__version__"]) == ("fork", 3)
+    assert (state.values["total"], state.values["kind"]) == (13, "order!")
+    await new.aupdate_state((await states(new))[-2].config, None, as_node="__copy__")
+    state = await new.aget_state("t")
+    assert "__version__" not in state.metadata and state.values["kind"] == "order!"
+
+
+async def test_damage_is_no_failure_of_a_migration() -> None:
+    """P15: a migration that looks at a damaged value, or at one of a class that is gone, raises that error."""
+
+    class Points(TypedDict, total=False):
+        p: Point
+
+    class Plain(TypedDict, total=False):
+        n: int
+
+    saver = InMemorySaver(codec=Codec())
+    await built(Points, {"a": says("a", {})}, [(START, "a")], saver).ainvoke({"p": Point(3)}, "t")
+    look = {2: lambda old: {"n": old["p"].x, "p": REMOVED} if "p" in old else {}}
+    new = built(Plain, {"a": says("a", {})}, [(START, "a")], saver, version=2, migrations=look)
+    with pytest.raises(UnknownTypeError):
+        await new.aget_state("t")
 
 
 @pytest.mark.parametrize(

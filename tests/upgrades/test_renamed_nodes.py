@@ -68,6 +68,23 @@ async def test_an_open_question_of_a_renamed_node(kind: str, tmp_path: Path) -> 
         assert again["log"] == done["log"] and (await new.aget_state("t")).next == ("sign_off",)
 
 
+async def test_deferred_nodes_and_names_of_nodes_that_ran(saver: BaseCheckpointSaver) -> None:
+    """P15: a deferred node that waits under its former name runs when nothing else is left; an update by hand is made as
+    the renamed node that ran last."""
+
+    def graph(name: str, **options: Any) -> Any:
+        nodes = {"a": says("a"), "b": says("b"), name: (says("late"), {"defer": True, **options})}
+        return built(Log, nodes, [(START, "a"), ("a", "b"), ("a", name)], saver)
+
+    old, new = graph("old"), graph("new", was="old")
+    await failed(old, "b", given={})
+    assert (await new.aget_state("t")).next == ("b",)
+    assert (await new.ainvoke(None, "t"))["log"] == ["a", "b", "late"] and ran == ["b", "late"]
+    await old.ainvoke({}, "u")
+    await new.aupdate_state("u", {"log": ["by hand"]})
+    assert (await new.aget_state("u")).values["log"] == ["a", "b", "late", "by hand"]
+
+
 async def test_renaming_and_back(saver: BaseCheckpointSaver) -> None:
     """P15: a thread that went on under the new name goes on under the old one, and ids do not depend on the way."""
     one, two = office(saver, "approve", was="sign_off"), office(saver, "sign_off", was="approve")

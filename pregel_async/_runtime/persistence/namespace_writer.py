@@ -427,6 +427,8 @@ class NamespaceWriter(LoadedNamespace):
         (`AMENDED`) are copied, because they are part of the state.
         """
         records, writer = self.task_records, self.writer
+        if self.tip != self.loaded_at:  # made by this edit, with the present version
+            self.loaded_version = self.own_version
         writer.chain = writer.chain.sibling()
         records.results = {task_id: result for task_id, result in records.results.items() if task_id == AMENDED}
         self.branches = True

@@ -157,7 +157,7 @@ def restore(
             stored[name] = _as_control(channel, decode(data, codec, channel=name))
             continue
         is_same = kind == channel.kind or _same_kind(kind, kind_of(channel))
-        if not is_same and not _hold_one_value(channel, kind):
+        if not is_same and not _hold_one_value(channel, kind, is_converted=name in upgrades.retyped):
             mismatches.append(_of_key(name, ns, _other_kind(channel, name, kind)))
             continue
         try:
@@ -451,9 +451,15 @@ _ONE_VALUE = frozenset(each.kind for each in (LastValue, AnyValue, BinaryOperato
 """The kinds of channels that hold and store one value, which users read."""
 
 
-def _hold_one_value(channel: BaseChannel[Any, Any, Any], kind: str) -> bool:
-    """Return True if a channel can take a value that is stored as another kind."""
-    return channel.kind in _ONE_VALUE and kind.partition("[")[0] in _ONE_VALUE
+def _hold_one_value(channel: BaseChannel[Any, Any, Any], kind: str, *, is_converted: bool) -> bool:
+    """Return True if a channel can take a value that is stored as another kind.
+
+    Args:
+        channel: the channel.
+        kind: the kind as it is stored.
+        is_converted: the key declares a function of the stored value.
+    """
+    return channel.kind in _ONE_VALUE and (is_converted or kind.partition("[")[0] in _ONE_VALUE)
 
 
 def _other_kind(channel: BaseChannel[Any, Any, Any], name: str, kind: str) -> str:

@@ -16,6 +16,7 @@ from msgspec import structs
 from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.deltas import TaskResult
+from checkpoint_savers.errors import CheckpointError
 from checkpoint_savers.patches import data_of, decode
 
 from ..._core.fits import fits
@@ -66,9 +67,16 @@ class Place(msgspec.Struct, frozen=True):
     checkpoint_id: str
 
     def apply(self, rule: str, call: Callable[[Any], Any], value: Any) -> Any:
-        """Return what a rule's function makes of a value. Raises `MigrationError`."""
+        """Return what a rule's function makes of a value.
+
+        Raises:
+            MigrationError: the function raised.
+            CheckpointError: the function looked at a value that is damaged, or whose class does not accept it.
+        """
         try:
             return call(value)
+        except CheckpointError:
+            raise
         except Exception as error:
             raise MigrationError(rule, self.program.name, self.thread_id, self.checkpoint_id, error) from error
 
