@@ -34,16 +34,10 @@ from .._core import superstep
 from .._core.board import Board
 from .._core.program import NO_UPGRADES, Program, Write
 from .._core.task import PUSH, Task
+from .._runtime.persistence.mismatches import is_unknown, of_records, of_version, without_keys
 from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
 from .._runtime.persistence.records import AMENDED, SUPERSTEP, all_questions, amend_again, handler_of, open_questions
-from .._runtime.persistence.restore import (
-    is_unknown,
-    of_records,
-    of_version,
-    restore,
-    unknown_values,
-    without_keys,
-)
+from .._runtime.persistence.restore import restore, unknown_values
 from .._runtime.persistence.spending import Amounts, read_amounts, total_of
 from .._runtime.persistence.spending_counter import inside_of
 from .._runtime.streaming.modes.updates import as_update

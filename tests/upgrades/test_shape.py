@@ -176,6 +176,22 @@ async def test_removed_keys_go(saver: BaseCheckpointSaver, still_open: bool) -> 
     assert "n" not in (await old.aget_state("t")).values
 
 
+async def test_an_input_that_is_not_applied_yet(saver: BaseCheckpointSaver) -> None:
+    """P15: a pending input with a removed key is refused, unless the key is declared as removed; a new input replaces
+    it. A state of one value, which is a dict, has no keys."""
+    nodes = {"a": says("a")}
+    await built(Log, nodes, [(START, "a")], saver).aupdate_state("t", {"n": 1, "log": ["in"]}, as_node="__input__")
+    kept = built(Gone, nodes, [(START, "a")], saver)
+    assert of(await kept.aget_state("t")) == [("key", "n", "resume")]
+    with pytest.raises(GraphChangedError, match="not applied yet holds key 'n'"):
+        await kept.ainvoke(None, "t")
+    new = built(Gone, nodes, [(START, "a")], saver, removed=["n"])
+    assert await new.ainvoke(None, "t") == {"log": ["in", "a"]}
+    root = built(dict, {"a": lambda state: {**state, "m": 2}}, [(START, "a")], saver)
+    await root.aupdate_state("root", {"n": 1}, as_node="__input__")
+    assert await root.ainvoke(None, "root") == {"n": 1, "m": 2}
+
+
 @pytest.mark.parametrize("names", ["n", [1], 5])
 def test_removed_is_a_sequence_of_names(names: Any) -> None:
     """`removed=` names keys that the graph does not have."""

@@ -20,8 +20,8 @@ from .call_site import CallSite
 from .commit_writers import CommitWriter
 from .digests import Digests, fleeting_keys
 from .encoder import Encoder
+from .mismatches import require_fit
 from .namespaces import ids_in
-from .restore import require_fit
 from .spending import Amounts
 from .spending_counter import SpendingCounter
 from .task_records import Answered, TaskRecords

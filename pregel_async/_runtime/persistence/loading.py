@@ -22,10 +22,11 @@ from .call_site import CallSite
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
+from .mismatches import of_records, of_version, without_keys
 from .namespaces import has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
 from .records import AMENDED, amend_again
-from .restore import Restored, of_records, of_version, restore, without_keys
+from .restore import Restored, restore
 
 
 def begin_writing(lease: ThreadLease, ns: str) -> tuple[CommitWriter, tuple[InnerGraphs, ...]]:

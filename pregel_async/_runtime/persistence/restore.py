@@ -6,27 +6,25 @@ not fit the code is returned as `Mismatch`es: readers show them, and runs refuse
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, get_origin
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_origin
 
 import msgspec
 from msgspec import structs
 
 from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.deltas import SENDS, TaskResult
+from checkpoint_savers.deltas import SENDS
 from checkpoint_savers.errors import StoredTypeChangedError, UnknownTypeError
-from checkpoint_savers.patches import data_of, decode
-from checkpoint_savers.records import VERSION
+from checkpoint_savers.patches import EncodedValue, data_of, decode
 from checkpoint_savers.sharing import filled_sends
 
 from ..._core.board import Board
 from ..._core.fits import fits
-from ..._core.program import BRANCH, JOIN, Node, Program, Write, is_state_key, no_writes
+from ..._core.program import BRANCH, JOIN, NO_UPGRADES, Node, Program, no_writes
 from ...channels import (
-    MISSING,
     AnyValue,
     BaseChannel,
     BinaryOperatorAggregate,
@@ -37,11 +35,13 @@ from ...channels import (
     NamedBarrierValue,
     NamedBarrierValueAfterFinish,
 )
-from ...channels.overwrite import overwrite_value, unwrap_overwrite
 from ...channels.reduced import ReducedValue
-from ...channels.single import SingleValue
-from ...errors import GraphChangedError, UnknownStoredKeyWarning
+from ...errors import UnknownStoredKeyWarning
 from ...types import REMOVED, START, Mismatch
+from .mismatches import is_complete, is_unknown, misfit, of_key, of_node, of_unknown, replaced_keys, without_keys
+
+if TYPE_CHECKING:
+    from .upgrading import Place
 
 UNFIT = "[~]"
 """Follows the kind of a channel whose value does not fit its annotation.
@@ -116,155 +116,226 @@ def restore(
         StoredTypeChangedError: a stored object does not fit its class any more.
         CorruptCheckpointError: a value cannot be decoded.
     """
-    stored: dict[str, Any] = {}
-    mismatches: list[Mismatch] = []
-    control: list[str] = []
-    upgrades, start, raw = program.upgrades, program.nodes.get(START), state.values
-    converted = [name for name in upgrades.dropped if name in raw] if upgrades.dropped else []
-    sources: Mapping[str, str] = {}
-    if upgrades.aliases:
-        program = _with_nodes(program, upgrades.aliases.values())
-    if upgrades.former:
-        from .upgrading import renamed_state  # imported lazily: few graphs declare rules
+    return _Restoring(program, state, codec, thread_id, ns, at).restored(step, version)
 
-        state, sources = renamed_state(state, upgrades.former)
-        converted += [*sources, *[name for name in upgrades.former if name in raw]]
-    changed: Mapping[str, Any] = {}
-    if upgrades.steps and version < program.version:
-        from .upgrading import Place, migrated
 
-        before, place = state, Place(program, thread_id, at)
-        changed = migrated(place, state, codec, version, lambda: _pending(program, before, codec))
-        converted += changed
-    for name, data in state.values.items():
-        channel = program.channels.get(name)
-        if name in changed:
-            if changed[name] is not REMOVED:
-                stored[name] = changed[name]
-            continue
-        if channel is None:
-            if name.startswith((BRANCH, JOIN)):
-                control.append(name)
-            elif is_unknown(program, name) and upgrades.unknown_stored == "error":
-                mismatches.append(
-                    _of_unknown(name, ns, f"the thread holds key {name!r}, which the graph does not have")
-                )
+class _Restoring:
+    """One state on its way to a board.
+
+    Attributes:
+        stored: the checkpoint values of channels that the board gets.
+        versions: the versions of these.
+        converted: the names whose stored values the next superstep replaces or removes.
+        mismatches: what does not fit.
+        control: stored channels of edges and joins that the program does not have.
+    """
+
+    def __init__(self, program: Program, state: EncodedState, codec: Codec, thread_id: str, ns: str, at: str) -> None:
+        self.program = program
+        self.upgrades = program.upgrades
+        self.raw = self.state = state
+        self.codec = codec
+        self.thread_id = thread_id
+        self.ns = ns
+        self.at = at
+        self.stored: dict[str, Any] = {}
+        self.versions = state.versions
+        self.converted: list[str] = []
+        self.mismatches: list[Mismatch] = []
+        self.control: list[str] = []
+        self.sources: Mapping[str, str] = {}
+
+    def restored(self, step: int, version: int) -> Restored:
+        """Return the board and what does not fit."""
+        changed: Mapping[str, Any] = {}
+        if self.upgrades is not NO_UPGRADES:
+            changed = self._apply_rules(version)
+        for name, data in self.state.values.items():
+            if name in changed:
+                self.stored[name] = changed[name]  # here, as nodes see keys in this order
+            elif name in self.program.channels:
+                self._take_value(name, data)
             else:
-                warn_of_unknown(program, name, thread_id)
-            continue
-        kind = state.kinds.get(name, "")
-        if name.startswith((BRANCH, JOIN)) and kind != channel.kind:
-            stored[name] = _as_control(channel, decode(data, codec, channel=name))
-            continue
+                self._take_unknown(name)
+        if changed:
+            self._take_changed(changed)
+        stored, state, nodes = self.stored, self.state, self.upgrades.nodes
+        if stored.get(SENDS):
+            stored[SENDS] = filled_sends(stored[SENDS], self._value_of, f"thread {self.thread_id!r}")
+        if self.control or SENDS in stored:
+            self._take_pending()
+        # The input of a state of one value is that value.
+        if (
+            isinstance(stored.get(START), dict)
+            and START in self.program.nodes
+            and isinstance(self.program.shown, tuple)
+        ):
+            self._take_input(stored[START])
+        board = Board.restore(
+            self.program,
+            step=step,
+            clock=state.clock,
+            stored=stored,
+            versions=self.versions,
+            seen=state.seen,
+            ran=tuple([nodes.get(name, name) for name in state.ran]) if nodes else state.ran,
+        )
+        board.amended.update(self.converted)
+        return Restored(board, self.program, tuple(self.mismatches), frozenset(self.converted))
+
+    def _apply_rules(self, version: int) -> Mapping[str, Any]:
+        """Apply what the graph declares for whole states. Return the keys that migrations change."""
+        from .upgrading import migrated, renamed_state  # imported lazily: few graphs declare rules
+
+        upgrades, raw = self.upgrades, self.raw.values
+        self.program = _with_nodes(self.program, upgrades.aliases.values())
+        self.state, self.sources = renamed_state(self.raw, upgrades.former)
+        self.versions = {**self.state.versions}
+        self.converted += [*self.sources, *[name for name in (*upgrades.dropped, *upgrades.former) if name in raw]]
+        if not upgrades.steps or version >= self.program.version:
+            return {}
+        pending = partial(_pending, self.program, self.state, self.codec)
+        changed = migrated(self._place, self.state, self.codec, version, pending)
+        self.converted += changed
+        return changed
+
+    @property
+    def _place(self) -> Place:
+        from .upgrading import Place
+
+        return Place(self.program, self.thread_id, self.at)
+
+    def _take_value(self, name: str, data: EncodedValue) -> None:
+        """Take the value of a channel that the program has."""
+        channel, kind, upgrades = self.program.channels[name], self.state.kinds.get(name, ""), self.upgrades
+        if kind != channel.kind and name.startswith((BRANCH, JOIN)):
+            self.stored[name] = _as_control(channel, decode(data, self.codec, channel=name))
+            return
         is_same = kind == channel.kind or _same_kind(kind, kind_of(channel))
         if not is_same and not _hold_one_value(channel, kind, is_converted=name in upgrades.retyped):
-            mismatches.append(_of_key(name, ns, _other_kind(channel, name, kind)))
-            continue
-        try:
-            value = decode(data, codec, channel=name)  # no copy needed: readers of a board get isolated values
-        except (StoredTypeChangedError, UnknownTypeError) as error:
-            if name not in upgrades.retyped:
-                error.add_note(f"channel {name!r} of thread {thread_id!r} holds it")
-                raise
-            value = _UNDECODED
-        if name in upgrades.retyped and not kind.endswith(UNFIT):
-            from .upgrading import Place, retyped_value
-
-            place, stored_as = Place(program, thread_id, at), sources.get(name, name)
-            if value is _UNDECODED:
-                value = codec.decode_stored(data_of(data), channel=name)
-                after = retyped_value(place, name, value, stored_as="")
-            else:
-                after = retyped_value(place, name, value, stored_as=stored_as)
-            if after is not value:
-                converted.append(name)
-                value = after
+            self.mismatches.append(of_key(name, self.ns, _other_kind(channel, name, kind)))
+            return
+        # No copy is needed: readers of a board get isolated values.
+        value = self._retyped(name, data, kind) if name in upgrades.retyped else self._decoded(name, data)
         if not is_same or (type(channel) is LastValue and not kind.endswith(UNFIT)):
             if not fits(channel.typ, value):
-                reason = _misfit(name, channel, value)
-                if not is_same:
-                    reason = f"{_other_kind(channel, name, kind)}: {reason}"
-                mismatches.append(_of_key(name, ns, reason))
+                reason = misfit(name, channel, value)
+                reason = reason if is_same else f"{_other_kind(channel, name, kind)}: {reason}"
+                self.mismatches.append(of_key(name, self.ns, reason))
             elif value is None and not is_same and channel.is_available():
-                continue  # "not yet" for a key without a reducer; with one, the key starts with its empty value
-        stored[name] = value
-    if stored.get(SENDS):
+                return  # "not yet" for a key without a reducer; with one, the key starts with its empty value
+        self.stored[name] = value
 
-        def value_of(name: str) -> Any:
-            """Return a channel's value, also if the graph does not have the channel any more."""
-            known = name in stored and name not in converted
-            return stored[name] if known else decode(raw[name], codec, channel=name)
+    def _decoded(self, name: str, data: EncodedValue) -> Any:
+        try:
+            return decode(data, self.codec, channel=name)
+        except (StoredTypeChangedError, UnknownTypeError) as error:
+            error.add_note(f"channel {name!r} of thread {self.thread_id!r} holds it")
+            raise
 
-        stored[SENDS] = filled_sends(stored[SENDS], value_of, f"thread {thread_id!r}")
-    versions = state.versions
-    absent: dict[str, str] = {}
-    if control or changed:
-        versions = {**versions}
+    def _retyped(self, name: str, data: EncodedValue, kind: str) -> Any:
+        """Return the value of a key that declares a function of stored values."""
+        from .upgrading import retyped_value
+
+        value: Any
+        try:
+            value, stored_as = decode(data, self.codec, channel=name), self.sources.get(name, name)
+        except (StoredTypeChangedError, UnknownTypeError):
+            value, stored_as = self.codec.decode_stored(data_of(data), channel=name), ""
+        if stored_as and kind.endswith(UNFIT):
+            return value
+        after = retyped_value(self._place, name, value, stored_as=stored_as)
+        if after is not value:
+            self.converted.append(name)
+        return after
+
+    def _take_unknown(self, name: str) -> None:
+        """Note a stored channel that the program does not have."""
+        if name.startswith((BRANCH, JOIN)):
+            self.control.append(name)
+        elif self.upgrades.unknown_stored == "error" and is_unknown(self.program, name):
+            reason = f"the thread holds key {name!r}, which the graph does not have"
+            self.mismatches.append(of_unknown(name, self.ns, reason))
+        else:
+            warn_of_unknown(self.program, name, self.thread_id)
+
+    def _take_changed(self, changed: Mapping[str, Any]) -> None:
+        """Take the values that migrations have made."""
         for name, value in changed.items():
-            if value is not REMOVED:
-                stored[name] = value
-                versions.setdefault(name, state.clock)
-                channel = program.channels[name]
-                if not fits(channel.typ, value):
-                    mismatches.append(_of_key(name, ns, _misfit(name, channel, value, "gets", "from a migration")))
-        for name in control:
-            value = decode(state.values[name], codec, channel=name)
+            if value is REMOVED:
+                self.stored.pop(name, None)
+                continue
+            self.stored[name] = value
+            self.versions.setdefault(name, self.state.clock)
+            channel = self.program.channels[name]
+            if not fits(channel.typ, value):
+                reason = misfit(name, channel, value, "gets", "from a migration")
+                self.mismatches.append(of_key(name, self.ns, reason))
+
+    def _value_of(self, name: str) -> Any:
+        """Return a channel's value as it is stored, to which a pending send refers."""
+        known = name in self.stored and name not in self.converted
+        return self.stored[name] if known else decode(self.raw.values[name], self.codec, channel=name)
+
+    def _take_pending(self) -> None:
+        """Plan what is pending: also tasks whose edges or nodes do not exist any more."""
+        stored, absent = self.stored, dict[str, str]()
+        versions = self.versions = {**self.versions}
+        for name in self.control:
+            value: Any = decode(self.state.values[name], self.codec, channel=name)
             if name.startswith(BRANCH):
                 node = name.removeprefix(BRANCH)
-            elif _is_complete(name, value):
+            elif is_complete(name, value):
                 node = name.rpartition(":")[2]
-                converted += [name, BRANCH + node]
-            elif upgrades.nodes:  # nodes of the present code complete it under its new name
-                from .upgrading import renamed_join
-
-                renamed, now = renamed_join(name, upgrades.nodes), upgrades.nodes
-                if renamed in program.channels and renamed not in state.values:
-                    held = value[0] if isinstance(value, tuple) else value
-                    channel = program.channels[renamed]
-                    stored[renamed] = _as_control(channel, [now.get(each, each) for each in held])
-                    versions[renamed] = versions[name]
-                    converted += [name, renamed]
-                continue
+                self.converted += [name, BRANCH + node]
             else:
+                if self.upgrades.nodes:
+                    self._take_incomplete(name, value)
                 continue
             # What is pending runs, also if the edges that have triggered it do not exist any more.
             trigger = BRANCH + node
-            if node not in program.nodes:
+            if node not in self.program.nodes:
                 absent[node] = f"a task of node {node!r} is pending, and there is no such node"
                 stored[trigger] = None
-            elif trigger not in state.values:
-                stored[trigger] = _as_control(program.channels[trigger], value)
+            elif trigger not in self.state.values:
+                stored[trigger] = _as_control(self.program.channels[trigger], value)
             versions.setdefault(trigger, versions[name])
-    for send in stored.get(SENDS, ()):
-        if send.node not in program.nodes:
-            absent[send.node] = f"a send to node {send.node!r} is pending, and there is no such node"
-    if absent:
-        program = _with_nodes(program, map(_placeholder, absent))
-        mismatches += [of_node(node, ns, reason) for node, reason in absent.items()]
-    if isinstance(stored.get(START), dict) and (upgrades.former or upgrades.retyped):
-        from .upgrading import Place, renamed_write
+        for send in stored.get(SENDS, ()):
+            if send.node not in self.program.nodes:
+                absent[send.node] = f"a send to node {send.node!r} is pending, and there is no such node"
+        if absent:
+            self.program = _with_nodes(self.program, map(_placeholder, absent))
+            self.mismatches += [of_node(node, self.ns, reason) for node, reason in absent.items()]
 
-        place = Place(program, thread_id, at)
-        stored[START] = dict([renamed_write(place, key, value) for key, value in stored[START].items()])
-        converted.append(START)
-    board = Board.restore(
-        program,
-        step=step,
-        clock=state.clock,
-        stored=stored,
-        versions=versions,
-        seen=state.seen,
-        ran=tuple([upgrades.nodes.get(name, name) for name in state.ran]) if upgrades.nodes else state.ran,
-    )
-    board.amended.update(converted)
-    fitting = tuple(mismatches)
-    if fitting and start and START in stored:  # an input that is not applied yet
-        fitting = without_keys(fitting, replaced_keys(program, start.writes(stored[START])))
-    return Restored(board, program, fitting, frozenset(converted))
+    def _take_incomplete(self, name: str, value: Any) -> None:
+        """Take a join that renamed nodes complete, or that leads to one, under its present name."""
+        from .upgrading import renamed_join
 
+        nodes = self.upgrades.nodes
+        renamed, held = renamed_join(name, nodes), value[0] if isinstance(value, tuple) else value
+        if renamed in self.program.channels and renamed not in self.state.values:
+            channel = self.program.channels[renamed]
+            self.stored[renamed] = _as_control(channel, [nodes.get(each, each) for each in held])
+            self.versions[renamed] = self.versions[name]
+            self.converted += [name, renamed]
 
-_UNDECODED = object()
-"""The value of a retyped key that its class cannot restore."""
+    def _take_input(self, given: dict[str, Any]) -> None:
+        """Take an input that is not applied yet. Values that it replaces need not fit."""
+        if self.upgrades.former or self.upgrades.retyped:
+            from .upgrading import renamed_write
+
+            given = dict([renamed_write(self._place, key, value) for key, value in given.items()])
+            self.converted.append(START)
+        for key in [key for key in given if key not in self.program.channels]:
+            if key in self.upgrades.dropped:
+                given = {each: value for each, value in given.items() if each != key}
+            else:
+                reason = f"an input that is not applied yet holds key {key!r}, which the graph does not have"
+                self.mismatches.append(structs.replace(of_unknown(key, self.ns, reason), blocks="resume"))
+        self.stored[START] = given
+        if self.mismatches:
+            replaced = replaced_keys(self.program, self.program.nodes[START].writes(given))
+            self.mismatches = [*without_keys(tuple(self.mismatches), replaced)]
 
 
 def _as_control(channel: BaseChannel[Any, Any, Any], value: Any) -> Any:
@@ -281,23 +352,6 @@ def _as_control(channel: BaseChannel[Any, Any, Any], value: Any) -> Any:
     if isinstance(channel, LastValueAfterFinish):
         return None, is_due
     return held if isinstance(channel, NamedBarrierValue) else None
-
-
-def replaced_keys(program: Program, writes: Iterable[Write]) -> set[str]:
-    """Return the keys whose values these writes replace, whatever the keys hold.
-
-    Args:
-        program: the graph.
-        writes: the writes of an input or of an update.
-    """
-    found: set[str] = set()
-    for name, value in writes:
-        channel = program.channels.get(name)
-        if name == START and START in program.nodes:
-            found |= replaced_keys(program, program.nodes[START].writes(value))
-        elif isinstance(channel, SingleValue) or overwrite_value(value) is not MISSING:
-            found.add(name)
-    return found
 
 
 def _with_nodes(program: Program, more: Iterable[Node]) -> Program:
@@ -322,16 +376,6 @@ def _placeholder(name: str) -> Node:
     return Node(name=name, triggers=(BRANCH + name,), reads=(), call=no_writes, flavour="inline", writes=no_writes)
 
 
-def _misfit(name: str, channel: BaseChannel[Any, Any, Any], value: Any, verb: str = "holds", how: str = "") -> str:
-    kind = type(value).__name__
-    return f"channel {name!r} {verb} a {kind}{how and ' '}{how}, which does not fit {_named(channel.typ)}"
-
-
-def _of_unknown(name: str, ns: str, reason: str) -> Mismatch:
-    advice = f"Renamed({name!r}) at the key that it has become, or compile(removed=({name!r},))"
-    return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="all")
-
-
 def _pending(program: Program, state: EncodedState, codec: Codec) -> tuple[str, ...]:
     """Return the node names of the pending tasks of a stored state: sends by index, then triggered nodes by name."""
     nodes: set[str] = {START} if START in state.values else set()
@@ -339,112 +383,12 @@ def _pending(program: Program, state: EncodedState, codec: Codec) -> tuple[str, 
     for name, data in state.values.items():
         if name.startswith(BRANCH):
             nodes.add(name.removeprefix(BRANCH))
-        elif name.startswith(JOIN) and _is_complete(name, decode(data, codec, channel=name)):
+        elif name.startswith(JOIN) and is_complete(name, decode(data, codec, channel=name)):
             nodes.add(name.rpartition(":")[2])
         elif name == SENDS:
             sends += [send.node for send in decode(data, codec, channel=name)]
     former = program.upgrades.nodes
     return tuple([former.get(name, name) for name in (*sends, *sorted(nodes))])
-
-
-def _of_key(name: str, ns: str, reason: str) -> Mismatch:
-    advice = f"{name}: Annotated[..., Retyped(function)], where the function makes the new value of the stored one"
-    return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="all")
-
-
-def of_node(name: str, ns: str, reason: str) -> Mismatch:
-    """Return the mismatch of a pending task whose node the graph does not have."""
-    advice = f"add_node(..., was={name!r}) if it was renamed, or compile(retired={{{name!r}: END}}) if it was removed"
-    return Mismatch(kind="node", name=name, namespace=ns, reason=reason, advice=advice, blocks="resume")
-
-
-def of_version(program: Program, metadata: Mapping[str, Any], ns: str) -> tuple[Mismatch, ...]:
-    """Return the mismatch of a checkpoint that a greater version of the graph has made, as a tuple of one; else ()."""
-    stored, version = metadata.get(VERSION, 1), program.version or 1
-    if stored <= version:
-        return ()
-    reason = f"version {stored} of graph {program.name!r} stored it, and this is version {version}"
-    advice = "deploy the newer version"
-    return (Mismatch(kind="version", name=program.name, namespace=ns, reason=reason, advice=advice, blocks="all"),)
-
-
-def of_records(
-    program: Program, results: Iterable[TaskResult], state: EncodedState, codec: Codec, ns: str
-) -> tuple[Mismatch, ...]:
-    """Return the mismatches of the recorded results of an open superstep.
-
-    These are edges to nodes that do not exist, joins that are complete and do not exist, and values that do not fit
-    their keys.
-
-    Args:
-        program: the graph.
-        results: the records of the superstep's tasks.
-        state: the state on which the superstep was planned.
-        codec: decodes the names of the nodes for which a join waits.
-        ns: the graph's namespace.
-    """
-    joined: dict[str, set[str]] = {}
-    found: list[Mismatch] = []
-    for result in results:
-        for name, data in result.writes:
-            if name in program.channels:
-                found += _unfit_write(program, result, name, data, codec, ns)
-            elif name.startswith(BRANCH):
-                node = name.removeprefix(BRANCH)
-                reason = f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node"
-                found.append(of_node(node, ns, reason))
-            elif is_unknown(program, name) and program.upgrades.unknown_stored == "error":
-                reason = f"task {result.name!r} has written to key {name!r}, which the graph does not have"
-                found.append(structs.replace(_of_unknown(name, ns, reason), blocks="resume"))
-            elif name.startswith(JOIN):
-                joined.setdefault(name, set()).add(str(codec.decode(data, channel=name)))
-    for name, names in joined.items():
-        before: Any = decode(state.values[name], codec, channel=name) if name in state.values else []
-        if _is_complete(name, [*names.union(before[0] if isinstance(before, tuple) else before)]):
-            node = name.rpartition(":")[2]
-            reason = f"nodes have finished whose edge leads to node {node!r}, and there is no such edge"
-            found.append(of_node(node, ns, reason))
-    return tuple(found)
-
-
-def _unfit_write(program: Program, result: TaskResult, name: str, data: bytes, codec: Codec, ns: str) -> list[Mismatch]:
-    """Return the mismatch of a recorded write that does not fit its key, as a list of one; else an empty one."""
-    channel = program.channels[name]
-    if type(channel) is not LastValue or channel.typ is Any or name in result.unfit:
-        return []
-    try:
-        value = unwrap_overwrite(codec.decode(data, channel=name))
-    except (StoredTypeChangedError, UnknownTypeError):
-        return []  # raised when the record is used, which a new input does not
-    if fits(channel.typ, value):
-        return []
-    who = f"task {result.name!r} has finished" if result.name else "an update of the open superstep"
-    reason = f"{who} and has written a {type(value).__name__} to key {name!r}, which does not fit {_named(channel.typ)}"
-    found = _of_key(name, ns, reason)
-    return [structs.replace(found, blocks="resume")]
-
-
-def without_keys(mismatches: tuple[Mismatch, ...], replaced: Collection[str]) -> tuple[Mismatch, ...]:
-    """Return the mismatches without those of keys whose values are replaced."""
-    return tuple([each for each in mismatches if each.kind != "key" or each.name not in replaced])
-
-
-def require_fit(
-    thread_id: str, program: Program, mismatches: tuple[Mismatch, ...], writes: Iterable[Write], *, discards: bool
-) -> None:
-    """Raise `GraphChangedError` if something of a thread does not fit the graph and is in the way of a call.
-
-    Args:
-        thread_id: the thread.
-        program: the graph.
-        mismatches: what does not fit.
-        writes: the writes of the call's input or update. Values that they replace are not in the way.
-        discards: the call discards pending tasks.
-    """
-    kept = without_keys(mismatches, replaced_keys(program, writes))
-    left = [each for each in kept if each.blocks == "all" or (each.blocks == "resume" and not discards)]
-    for first in left:
-        raise GraphChangedError(thread_id, first.name, "; ".join(each.reason for each in left), left)
 
 
 _ONE_VALUE = frozenset(each.kind for each in (LastValue, AnyValue, BinaryOperatorAggregate, DeltaChannel))
@@ -464,14 +408,6 @@ def _hold_one_value(channel: BaseChannel[Any, Any, Any], kind: str, *, is_conver
 
 def _other_kind(channel: BaseChannel[Any, Any, Any], name: str, kind: str) -> str:
     return f"channel {name!r} was a {kind or None} and is a {kind_of(channel)}"
-
-
-def is_unknown(program: Program, name: str) -> bool:
-    """Return True if a stored channel is a state key that the graph does not have any more."""
-    upgrades = program.upgrades
-    if name in program.channels or name in upgrades.dropped or name in upgrades.former:
-        return False
-    return is_state_key(name)
 
 
 def warn_of_unknown(program: Program, name: str, thread_id: str) -> None:
@@ -507,16 +443,3 @@ def _same_kind(stored: str, now: str) -> bool:
     """Return True if a stored kind is the channel's. Types are compared only if both kinds include one."""
     (kind, _, type_then), (other, _, type_now) = stored.partition("["), now.partition("[")
     return kind == other and (not type_then or not type_now or type_then == type_now)
-
-
-def _is_complete(name: str, stored: Any) -> bool:
-    """Return True if a barrier has seen all nodes in its name."""
-    # The names are joined with a plus; a plus in a node's name is escaped with a backslash.
-    listed = name.removeprefix(JOIN).rpartition(":")[0]
-    waits_for = 1 + len(re.findall(r"(?<!\\)(?:\\\\)*\+", listed))
-    names = stored[0] if isinstance(stored, tuple) else stored
-    return isinstance(names, list) and len(names) == waits_for
-
-
-def _named(hint: Any) -> str:
-    return getattr(hint, "__name__", None) or str(hint)

@@ -21,6 +21,7 @@ from ...types import Interrupt
 from .commit_writers import CommitWriter, Key
 from .digests import is_changed
 from .encoder import EncodedWrites, Encoder
+from .mismatches import is_unknown
 from .records import (
     AMENDED,
     NOT_RECORDED,
@@ -29,7 +30,7 @@ from .records import (
     is_result,
     open_questions,
 )
-from .restore import UNFIT, is_unknown, warn_of_unknown
+from .restore import UNFIT, warn_of_unknown
 
 
 class Answered(Protocol):
