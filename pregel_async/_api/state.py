@@ -34,7 +34,7 @@ from .._core import superstep
 from .._core.board import Board
 from .._core.program import NO_UPGRADES, Program, Write
 from .._core.task import PUSH, Task
-from .._runtime.persistence.mismatches import is_unknown, of_records, of_version, without_keys
+from .._runtime.persistence.mismatches import is_unknown, keys_of_update, of_records, of_version, without_keys
 from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
 from .._runtime.persistence.records import AMENDED, SUPERSTEP, all_questions, amend_again, handler_of, open_questions
 from .._runtime.persistence.restore import restore, unknown_values
@@ -248,12 +248,12 @@ class StateReader:
         if self._program.upgrades is not NO_UPGRADES:
             entries = {id: self._renamed(each, stored) for id, each in entries.items()}
         scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
-        if entries:
-            changed += of_records(self._program, entries.values(), state, self._codec, row.ns)
         amended = entries.get(AMENDED)
         if amended is not None:
+            changed = without_keys(changed, keys_of_update(program, amended))
             amend_again(program, board, amended, self._codec, scope)
-            changed = without_keys(changed, [name for name, _ in amended.writes])
+        if entries:
+            changed += of_records(self._program, entries.values(), state, self._codec, row.ns)
         followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
         planned: list[tuple[Task, PregelTask, bool]] = []
         for task in superstep.plan(program, board, scope):

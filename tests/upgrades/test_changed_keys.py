@@ -154,9 +154,8 @@ async def test_an_input_that_is_not_applied_yet(saver: BaseCheckpointSaver) -> N
     done = {"lines": ["in", "a"], "price": "1.00", "vat": 19}
     await graph(Old, "log").ainvoke({"log": ["in"], "cents": 100}, "t")
     assert await graph(New, "lines").ainvoke(Command(resume="a"), "t") == done
-    await graph(Old, "log").aupdate_state("u", {"log": ["in"], "cents": 100}, as_node=INPUT)
-    await graph(New, "lines").ainvoke(None, "u")
-    assert await graph(New, "lines").ainvoke(Command(resume="a"), "u") == done
+    await line(Old, "log", "a", saver=saver).aupdate_state("u", {"log": ["in"], "cents": 100}, as_node=INPUT)
+    assert await line(New, "lines", "a", saver=saver).ainvoke(None, "u") == done
 
 
 async def test_the_value_that_was_written_last_counts(saver: BaseCheckpointSaver) -> None:
@@ -196,6 +195,20 @@ async def test_a_recorded_write_of_another_type(saver: BaseCheckpointSaver) -> N
     assert (await fan(Digits, saver).ainvoke(None, "t"))["n"] == [1, 2]
     await failed(fan(Count, saver, a={"n": 12}), "b", given={}, thread="input")
     assert await undeclared.ainvoke({}, "input") == {"log": []}  # a new input discards it
+
+
+async def test_an_update_does_not_hide_a_recorded_write(saver: BaseCheckpointSaver) -> None:
+    """P15: an update to the open superstep replaces the value of the state, and not what a sibling has written."""
+    await failed(fan(Count, saver, a={"n": 12}), "b", given={"n": 1})
+
+    class Text(TypedDict, total=False):
+        n: str
+        log: Annotated[list[str], operator.add]
+
+    new = fan(Text, saver)
+    assert of(await new.aget_state("t")) == [("key", "n", "all"), ("key", "n", "resume")]
+    with pytest.raises(GraphChangedError):
+        await new.ainvoke(Command(update={"n": "two"}), "t")
 
 
 async def test_writes_that_never_fitted(saver: BaseCheckpointSaver) -> None:

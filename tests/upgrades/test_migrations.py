@@ -167,6 +167,7 @@ async def test_a_copy_after_an_edit_has_the_present_version(saver: BaseCheckpoin
     state = await new.aget_state("t")
     assert (state.metadata["source"], state.metadata["__version__"]) == ("fork", 3)
     assert (state.values["total"], state.values["kind"]) == (13, "order!")
+    assert (await new.ainvoke({}, "t"))["kind"] == "order!"
     await new.aupdate_state((await states(new))[-2].config, None, as_node="__copy__")
     state = await new.aget_state("t")
     assert "__version__" not in state.metadata and state.values["kind"] == "order!"

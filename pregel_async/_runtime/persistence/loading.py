@@ -22,7 +22,7 @@ from .call_site import CallSite
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
-from .mismatches import of_records, of_version, without_keys
+from .mismatches import keys_of_update, of_records, of_version, without_keys
 from .namespaces import has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
 from .records import AMENDED, amend_again
@@ -95,15 +95,16 @@ def _take(namespace: LoadedNamespace, restored: Restored) -> None:
     namespace.board = restored.board
     namespace.adopt(restored.program)
     results = namespace.task_records.results
+    amended = results.get(AMENDED)
     namespace.mismatches = restored.mismatches
+    if amended is not None:
+        namespace.mismatches = without_keys(restored.mismatches, keys_of_update(restored.program, amended))
     if results:
         state, codec = namespace.writer.chain.state, namespace.codec
         namespace.mismatches += of_records(namespace.program, results.values(), state, codec, namespace.ns)
-    amended = results.get(AMENDED)
-    if amended is not None:
-        scope = namespace.scope, ids_in(namespace.ns, namespace.caller)
-        amend_again(namespace.program, restored.board, amended, namespace.codec, scope)
-        namespace.mismatches = without_keys(namespace.mismatches, [name for name, _ in amended.writes])
+        if amended is not None:
+            scope = namespace.scope, ids_in(namespace.ns, namespace.caller)
+            amend_again(namespace.program, restored.board, amended, codec, scope)
 
 
 async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace, former: Sequence[str] = ()) -> None:

@@ -107,8 +107,21 @@ def _unfit_write(program: Program, result: TaskResult, name: str, data: bytes, c
 
 
 def without_keys(mismatches: tuple[Mismatch, ...], replaced: Collection[str]) -> tuple[Mismatch, ...]:
-    """Return the mismatches without those of keys whose values are replaced."""
-    return tuple([each for each in mismatches if each.kind != "key" or each.name not in replaced])
+    """Return the mismatches without those of keys whose values in the state are replaced."""
+    # What blocks only a resume is no value of the state, but for example a recorded write.
+    return tuple(
+        [each for each in mismatches if (each.kind, each.blocks) != ("key", "all") or each.name not in replaced]
+    )
+
+
+def keys_of_update(program: Program, amended: TaskResult) -> set[str]:
+    """Return the keys whose values the recorded updates of an open superstep replace.
+
+    Args:
+        program: the graph.
+        amended: the `AMENDED` record.
+    """
+    return {name for name, _ in amended.writes if isinstance(program.channels.get(name), SingleValue)}
 
 
 def replaced_keys(program: Program, writes: Iterable[Write]) -> set[str]:
