@@ -24,9 +24,11 @@ from .errors import (
     ThreadBusyError,
     ThreadExistsError,
     ThreadNotFoundError,
+    TypeVersionError,
     UnknownTypeError,
     UnstorableValueError,
     UnsupportedFormatError,
+    UpcastError,
 )
 from .lazily import exported
 from .memory import InMemorySaver
@@ -35,6 +37,7 @@ from .upkeep.retention import Pruned, Retention
 
 if TYPE_CHECKING:
     # The PostgreSQL classes are not in `__all__`: they need an extra, and `import *` must work without it.
+    from .codec.versions import stored_type
     from .postgres import PostgresSaver as PostgresSaver
     from .sqlite import SqliteSaver
     from .stores.abc import BaseStore
@@ -78,9 +81,12 @@ __all__ = [
     "ThreadExistsError",
     "ThreadHeader",
     "ThreadNotFoundError",
+    "TypeVersionError",
     "UnknownTypeError",
     "UnstorableValueError",
     "UnsupportedFormatError",
+    "UpcastError",
+    "stored_type",
 ]
 
 
@@ -93,6 +99,7 @@ __getattr__ = exported(
         "PostgresStore": ".stores.postgres",
         "SqliteSaver": ".sqlite",
         "SqliteStore": ".stores.sqlite",
+        "stored_type": ".codec.versions",
     },
 )
 

@@ -7,6 +7,7 @@ and of the savers.
 from __future__ import annotations
 
 import contextlib
+from typing import ClassVar, Self
 
 
 def annotate(error: BaseException, note: str, *, context: BaseException | None = None) -> None:
@@ -215,6 +216,12 @@ class CorruptCheckpointError(CheckpointError, ValueError):
         super().__init__(f"{where}: {reason}. {advice}; nothing was changed.")
 
 
+def _as_arguments(tag: str) -> str:
+    """Return the arguments that register a class under a stored name."""
+    name, _, version = tag.rpartition("@")
+    return f"tag={name!r}, version={version}, upcast=..." if name and version.isdecimal() else f"tag={tag!r}"
+
+
 class UnknownTypeError(CorruptCheckpointError):
     """A stored value names a type that the reading codec does not know (or its bytes are damaged).
 
@@ -227,7 +234,7 @@ class UnknownTypeError(CorruptCheckpointError):
         CheckpointError.__init__(
             self,
             f"{where}: a value of type {tag!r} is stored there, and no type is registered under that tag. "
-            f"Register the class: Codec().with_types(TheClass, tag={tag!r}).",
+            f"Register the class: Codec().with_types(TheClass, {_as_arguments(tag)}).",
         )
         self.where = where
         self.reason = f"unknown type tag {tag!r}"
@@ -246,19 +253,70 @@ class StoredTypeChangedError(CheckpointError):
         field: the field or enum member that does not fit; None if the class's own code has refused the object.
         reason: what does not fit.
         advice: what to do.
+        version: the version of the class that stored the object.
     """
 
-    def __init__(self, where: str, tag: str, type_name: str, field: str | None, reason: str, advice: str) -> None:
+    def __init__(
+        self, where: str, tag: str, type_name: str, field: str | None, reason: str, advice: str, version: int = 1
+    ) -> None:
         self.where = where
         self.tag = tag
         self.type_name = type_name
         self.field = field
         self.reason = reason
         self.advice = advice
+        self.version = version
         super().__init__(
-            f"{where}: a stored object of type {tag!r} {reason}: the class has changed since. "
+            f"{where}: a stored object of type {tag!r} (version {version}) {reason}: {self._what_changed}. "
             f"Nothing is damaged: {advice}"
         )
+
+    _what_changed: ClassVar[str] = "the class has changed since"
+
+    def located(self, where: str) -> Self:
+        """Return the same error with another place, which is then the beginning of its message.
+
+        Args:
+            where: what was being read.
+        """
+        error = type(self).__new__(type(self), where + str(self).removeprefix(self.where))
+        error.__dict__.update(self.__dict__, where=where)
+        return error
+
+
+class UpcastError(StoredTypeChangedError):
+    """An upcaster raised, or did not return fields; what it raised is the cause. Nothing was changed.
+
+    It is a `StoredTypeChangedError`, since the stored object is intact, and only changed code can read it. It has a
+    class of its own, since the mistake is in the upcaster and not in the class.
+
+    Attributes:
+        upcast: the version whose objects the upcaster takes: its key in `upcast=`.
+    """
+
+    def __init__(
+        self, where: str, tag: str, type_name: str, version: int, upcast: int, cause: BaseException | None
+    ) -> None:
+        self.upcast = upcast
+        reason = f"was not upcast, since upcast[{upcast}] of {type_name} failed ({type(cause).__name__}: {cause})"
+        super().__init__(where, tag, type_name, None, reason, "correct the upcaster.", version)
+
+    _what_changed = "an upcaster has to accept all that its version stored"
+
+
+class TypeVersionError(StoredTypeChangedError):
+    """Code with a later version of a class stored the object. Nothing was changed.
+
+    Attributes:
+        newest: the version that the class has here.
+    """
+
+    def __init__(self, where: str, tag: str, type_name: str, version: int, newest: int) -> None:
+        self.newest = newest
+        reason = f"is newer than this code, in which {type_name} has version {newest}"
+        super().__init__(where, tag, type_name, None, reason, "deploy the newer code.", version)
+
+    _what_changed = "it cannot know what the fields of the later version mean"
 
 
 class UnsupportedFormatError(CheckpointError):

@@ -20,7 +20,7 @@ How a thread is laid out
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, NewType, TypedDict
 
 import msgspec
@@ -399,11 +399,11 @@ class Checkpoint(TypedDict):
 
 
 class StoredObject(msgspec.Struct, frozen=True, order=False):
-    """An object read by a codec that does not have its class: its fields as data.
+    """An object that was read without its class: its fields as data.
 
     `Codec.decode` reads only the runtime's own classes like this (`Send`, `Interrupt`, ...): an object of a user's
     class that is not registered raises `UnknownTypeError`. `Codec.decode_stored` reads objects of users' classes like
-    this too.
+    this if it does not have the class, and `Codec.decode_plain` reads all objects like this.
 
     Attributes:
         type: the tag of the class, such as `"pregel_async.Send"`.
@@ -413,6 +413,25 @@ class StoredObject(msgspec.Struct, frozen=True, order=False):
 
     type: str
     fields: dict[str, Any]
+
+    def __hash__(self) -> int:
+        # The object may have been a member of a set or a key of a dict. Its fields are a dict, and may hold lists.
+        return _hash_of((self.type, self.fields))
+
+
+def _hash_of(value: Any) -> int:
+    """Return a hash of decoded data, equal for equal values."""
+    if isinstance(value, dict):
+        entries: dict[Any, Any] = value
+        return hash(frozenset((key, _hash_of(part)) for key, part in entries.items()))
+    if isinstance(value, (list, tuple)):
+        parts: Sequence[Any] = value
+        return hash(tuple(map(_hash_of, parts)))
+    try:
+        members: Any = value
+        return hash(frozenset(members) if isinstance(value, set) else value)
+    except TypeError:  # a deque, an object that has no hash
+        return hash(type(value).__name__)
 
 
 class Shared(msgspec.Struct, frozen=True):

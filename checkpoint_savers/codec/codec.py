@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
 
@@ -11,8 +11,10 @@ from ..errors import (
     CorruptCheckpointError,
     StoredTypeChangedError,
     TypeRegistrationError,
+    TypeVersionError,
     UnknownTypeError,
     UnstorableValueError,
+    UpcastError,
     annotate,
 )
 from . import canonical, containers, scalars
@@ -20,9 +22,21 @@ from .annotations import classes, fields, is_typed_dict
 from .canonical import CanonicalWriter, DigestWriter, is_canonical
 from .collisions import FEW, check_maps
 from .plain_scalars import plain_maker
-from .reading import Changed, Loader, Misfit, ObjectReader, UnknownTag
-from .registered import CustomShape, Registered, explain, full_name, shape_of
-from .runtime_types import RUNTIME_READERS, TolerantTags
+from .reading import Changed, FailedUpcast, Loader, Misfit, ObjectReader, UnknownTag
+from .registered import (
+    DECLARED,
+    UNDECLARED,
+    CustomShape,
+    Declaration,
+    Registered,
+    Upcast,
+    explain,
+    full_name,
+    shape_of,
+    stored_name,
+    version_in,
+)
+from .runtime_types import RUNTIME_READERS, PlainTags, TolerantTags
 from .shape import Shape
 from .writing import SCALARS, NodeValueWriter, Refused, ValueWriter, all_plain, is_plain, pack
 
@@ -31,6 +45,7 @@ T = TypeVar("T")
 _READERS: Final = {**scalars.READERS, **containers.READERS}
 _QUICK: Final = {**scalars.WRITERS, **containers.WRITERS}
 _CAREFUL: Final = {**_QUICK, **scalars.CAREFUL}
+_PLAIN_LOADER: Final = Loader(_READERS, PlainTags())
 _LOOKED_AT: Final = SCALARS - scalars.CAREFUL.keys()
 _CANONICAL: Final = canonical.WRITERS
 _CAREFUL_CANONICAL: Final = {**_CANONICAL, **scalars.CAREFUL}
@@ -97,11 +112,26 @@ class Codec:
         )
         self._loader = Loader(_READERS, {**RUNTIME_READERS, **tags})
 
-    def with_types(self, *types: type, tag: str | None = None, aliases: Iterable[str] = ()) -> Codec:
+    def with_types(
+        self,
+        *types: type,
+        tag: str | None = None,
+        aliases: Iterable[str] = (),
+        version: int | None = None,
+        upcast: Mapping[int, Upcast] | None = None,
+        renamed: Mapping[str, str] | None = None,
+    ) -> Codec:
         """Return a codec that also knows these types, and those that the annotations of their fields name.
 
-        A type that is registered already remains unchanged, unless a tag is given: then it is written under that tag,
-        and read under all tags that it ever had.
+        A type that is registered already remains unchanged, unless something else than the type is given: then it is
+        written under the new tag and version, and read under all tags that it ever had.
+
+        A class may change: fields with defaults may be added, fields may be removed, and a dataclass, named tuple,
+        msgspec Struct or pydantic model may become another of these kinds. Other changes are declared, here for a
+        single type, or at the class with `stored_type`. Objects that are stored already are changed when they are read.
+
+            codec.with_types(Item, tag="Item", renamed={"cents": "price"})
+            codec.with_types(Item, tag="Item", version=2, upcast={1: lambda fields: {**fields, "vat": 19}})
 
         Args:
             types: the classes.
@@ -109,28 +139,38 @@ class Codec:
                 class of the main script belongs to the module that the script would be imported as). With an explicit
                 tag a class may be moved and renamed later.
             aliases: further names under which to read it, for a single type.
+            version: the version of the class, from 1. Objects are stored under `tag@version`, those of version 1 under
+                the tag. Code with an earlier version refuses to read them (`TypeVersionError`).
+            upcast: by version, the function that turns the fields of that version into those of the next: a dict into
+                a dict. It has every version before the present one. Values are decoded, and nested objects are in
+                their newest form. Of an object that is not stored by fields, a function gets and returns the stored
+                value: the name of an enum's member, the plain list of a subclass of list, what `encode` of `with_type`
+                returned. Upcasters have to be pure: they run each time that an object is read.
+            renamed: the present name by earlier name, of fields or of members of an enum. Applied after upcasters.
 
         Returns:
             The new codec; the same one if there is nothing new.
 
         Raises:
-            TypeRegistrationError: another type has the tag, or the type is of no kind that can be registered.
+            TypeRegistrationError: another type has the tag, the type is of no kind that can be registered, a version
+                has no upcaster, or a new name is no name of the class.
         """
-        if len(types) != 1 and (tag is not None or aliases):
+        declared = Declaration(tag=tag, version=version, upcast=upcast, renamed=renamed, aliases=tuple(aliases))
+        if len(types) != 1 and declared != UNDECLARED:
             names = ", ".join(cls.__name__ for cls in types)
-            raise TypeRegistrationError(names, "a tag and aliases are given to one type at a time")
+            raise TypeRegistrationError(names, "a tag, aliases, and versions are given to one type at a time")
         draft = _Draft(self._kinds, self._tags)
         for cls in types:
             if self._needs_nothing(cls):
-                if tag is not None:
+                if declared != UNDECLARED:
                     raise TypeRegistrationError(full_name(cls), "it is stored without registration, and has no tag")
                 continue
-            if tag is not None or aliases or cls not in draft.kinds:
+            if declared != UNDECLARED or cls not in draft.kinds:
                 known = draft.kinds.get(cls)
                 shape = known.shape if known else shape_of(cls, explicitly=True)
                 if shape is None:
                     raise TypeRegistrationError(full_name(cls), explain(cls))
-                draft.add(shape, tag or (known.tag if known else default_tag(cls)), aliases)
+                draft.declare(shape, declared)
         return self._with_hints(draft, [hint for cls in types for hint in fields(cls)])
 
     def with_type(
@@ -162,7 +202,9 @@ class Codec:
             raise TypeRegistrationError(full_name(cls), "it is stored without registration")
         draft = _Draft(self._kinds, self._tags)
         known = draft.kinds.get(cls)
-        draft.add(CustomShape(cls, encode, decode), tag or (known.tag if known else default_tag(cls)), aliases)
+        shape = CustomShape(cls, encode, decode)
+        tag = tag or (known.tag if known else default_tag(cls))
+        draft.add(shape, dict.fromkeys((tag, *aliases), Registered(tag, shape)), tag)
         return self._next(draft)
 
     def with_annotations(self, *hints: object) -> Codec:
@@ -187,9 +229,9 @@ class Codec:
         for cls in classes(hints):
             if cls in draft.kinds or self._needs_nothing(cls):
                 continue
-            shape = shape_of(cls, explicitly=False)
+            shape = shape_of(cls, explicitly=DECLARED in vars(cls))
             if shape is not None:
-                draft.add(shape, default_tag(cls), ())
+                draft.declare(shape, UNDECLARED)
         return self._next(draft)
 
     def _next(self, draft: _Draft) -> Codec:
@@ -296,7 +338,8 @@ class Codec:
 
         Raises:
             CorruptCheckpointError: the bytes are damaged.
-            StoredTypeChangedError: a stored object does not fit its class as it is now.
+            StoredTypeChangedError: a stored object does not fit its class as it is now. An `UpcastError` if an
+                upcaster failed, a `TypeVersionError` if code with a later version stored the object.
             UnknownTypeError: a stored object's type is not registered (a CorruptCheckpointError).
         """
         return self._decoded(self._loader, data, channel)
@@ -319,6 +362,24 @@ class Codec:
         tags: dict[str, ObjectReader] = {**RUNTIME_READERS, **self._tags}
         return self._decoded(Loader(_READERS, TolerantTags(tags)), data, channel)
 
+    def decode_plain(self, data: bytes | memoryview, *, channel: str) -> object:
+        """Decode bytes without classes: every object of a registered type is read as a `StoredObject`, as it is stored.
+
+        No code of a class runs, and the codec's registrations make no difference. Types that need no registration
+        are decoded as usual.
+
+        Args:
+            data: the bytes.
+            channel: the value's channel, for errors.
+
+        Returns:
+            The value.
+
+        Raises:
+            CorruptCheckpointError: the bytes are damaged.
+        """
+        return self._decoded(_PLAIN_LOADER, data, channel)
+
     def runtime_object(self, tag: str, fields: dict[str, object]) -> object:
         """Return an object of a class of the runtime, or a `StoredObject` if the codec does not have the class.
 
@@ -334,9 +395,11 @@ class Codec:
                 check_maps(data if isinstance(data, bytes) else bytes(data))
             return loader.any(data)
         except Changed as changed:
-            raise _changed_error(f"channel {channel!r}", changed) from changed.__cause__
+            why = changed.__cause__
+            cause = why.__cause__ if isinstance(why, FailedUpcast) else why
+            raise _changed_error(f"channel {channel!r}", changed) from cause
         except UnknownTag as unknown:
-            raise UnknownTypeError(f"channel {channel!r}", unknown.tag) from None
+            raise self._unknown(f"channel {channel!r}", unknown.tag) from None
         except MemoryError:
             raise  # says nothing about the bytes: each type takes memory in proportion to its bytes only
         except RecursionError as error:
@@ -346,6 +409,14 @@ class Codec:
             # Damaged bytes make a type's constructor raise any kind of exception.
             reason = f"its bytes make no value ({type(error).__name__}: {error})"
             raise CorruptCheckpointError(f"channel {channel!r}", reason) from error
+
+    def _unknown(self, where: str, name: str) -> UnknownTypeError | TypeVersionError:
+        """Return the error for a stored name that is not registered: of a later version of a class, or of no class."""
+        found = version_in(name)
+        known = self._tags.get(name.rpartition("@")[0]) if found else None
+        if known is None:
+            return UnknownTypeError(where, name)
+        return TypeVersionError(where, known.tag, full_name(known.shape.cls), found, known.declared.version or 1)
 
     def __repr__(self) -> str:
         return f"<Codec with {', '.join(self._tags) or 'no registered types'}>"
@@ -357,13 +428,20 @@ that they are compiled with a new saver."""
 
 
 def _changed_error(where: str, changed: Changed) -> StoredTypeChangedError:
-    tag, name, why = changed.tag, changed.type_name, changed.__cause__
-    short = name.rpartition(".")[2]
-    own = f"say how to make objects of what is stored, Codec().with_type({short}, tag={tag!r}, encode=..., decode=...)"
+    tag, version, newest, name = changed.tag, changed.version, changed.newest, changed.type_name
+    why = changed.__cause__
+    if isinstance(why, FailedUpcast):
+        return UpcastError(where, tag, name, version, why.version, why.__cause__)
+    if version < newest:
+        own = f"return from upcast[{newest - 1}] what the class accepts"
+    else:
+        given = f"{version}: ..." if version == 1 else f"..., {version}: ..."
+        short = name.rpartition(".")[2]
+        own = f"Codec().with_types({short}, tag={tag!r}, version={version + 1}, upcast={{{given}}})"
     if isinstance(why, Misfit):
-        return StoredTypeChangedError(where, tag, name, why.name, why.reason, f"{why.advice}, or {own}.")
+        return StoredTypeChangedError(where, tag, name, why.name, why.reason, f"{why.advice}, or {own}.", version)
     reason = f"does not fit {name} ({type(why).__name__}: {why})"
-    return StoredTypeChangedError(where, tag, name, None, reason, f"{own}.")
+    return StoredTypeChangedError(where, tag, name, None, reason, f"convert it: {own}.", version)
 
 
 def _packed(
@@ -398,9 +476,23 @@ class _Draft:
         self.tags = tags.copy()
         self.changed = False
 
-    def add(self, shape: Shape, tag: str, aliases: Iterable[str]) -> None:
-        kind = Registered(tag, shape)
-        for name in (tag, *aliases):
+    def declare(self, shape: Shape, declared: Declaration) -> None:
+        """Register a class, as this call, earlier calls and the class itself declare."""
+        known = self.kinds.get(shape.cls)
+        declared = declared.over(known.declared if known else vars(shape.cls).get(DECLARED, UNDECLARED))
+        tag = declared.tag or (known.tag if known else default_tag(shape.cls))
+        names = [tag, *declared.aliases]
+        if not declared.changes_stored:
+            self.add(shape, dict.fromkeys(names, Registered(tag, shape, declared=declared)), tag)
+            return
+        from .versions import readers_of  # imported here: most classes never change
+
+        names += [name for name, kind in self.tags.items() if kind.shape is shape and kind.version == 1]
+        self.add(shape, readers_of(shape, tag, names, declared), stored_name(tag, declared.version or 1))
+
+    def add(self, shape: Shape, readers: Mapping[str, Registered], written: str) -> None:
+        """Register a class under the names of its readers. Objects are written under one of them."""
+        for name, kind in readers.items():
             other = self.tags.get(name)
             if other is not None and other.shape.cls is not shape.cls:
                 raise TypeRegistrationError(
@@ -409,7 +501,7 @@ class _Draft:
                     "Give one of them a tag of its own: Codec().with_types(TheClass, tag=...)",
                 )
             self.tags[name] = kind
-        self.kinds[shape.cls] = kind
+        self.kinds[shape.cls] = readers[written]
         self.changed = True
 
 

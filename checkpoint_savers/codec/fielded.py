@@ -13,17 +13,29 @@ from msgspec.structs import force_setattr
 
 from .annotations import has, model_fields
 from .reading import Damaged
-from .shape import Default, ExtraAttributes, Shape, constant, filled, mapping, present
+from .shape import Default, ExtraAttributes, Shape, constant, filled, mapping, named_parts, present
 from .writing import Refused, ValueWriter
 
 OMIT_DEFAULT: Final = "checkpoint_savers.omit_default"
 """The key in the metadata of a dataclass field that is not stored while it has its default."""
 
 
-class DataclassShape(Shape):
+class FieldShape(Shape):
+    """A class with named fields. What another kind of class stored is accepted, if it has the fields."""
+
+    __slots__ = ("_names",)
+
+    by_fields = True
+    _names: Mapping[str, Default | None]
+
+    def names(self) -> Collection[str]:
+        return self._names
+
+
+class DataclassShape(FieldShape):
     """A dataclass whose only built-in base is object."""
 
-    __slots__ = ("_names", "_omitted", "_optional")
+    __slots__ = ("_omitted", "_optional")
 
     def __init__(self, cls: type) -> None:
         fields = dataclasses.fields(cls)
@@ -45,7 +57,7 @@ class DataclassShape(Shape):
     def make(self, state: object) -> object:
         names: Mapping[str, Default | None] = self._names
         if self._optional:
-            stored = mapping(state)
+            stored = named_parts(state) or {}
             names = {name: default for name, default in names.items() if name in stored or name not in self._optional}
         value = object.__new__(self.cls)
         for name, part in filled(self.cls, names, state).items():
@@ -59,10 +71,10 @@ def _dataclass_default(field: dataclasses.Field[Any]) -> Default | None:
     return None if field.default is dataclasses.MISSING else constant(field.default)
 
 
-class StructShape(Shape):
+class StructShape(FieldShape):
     """A msgspec Struct."""
 
-    __slots__ = ("_make", "_names")
+    __slots__ = ("_make",)
 
     def __init__(self, cls: type[Struct], make: Callable[..., Struct]) -> None:
         names, defaults = cls.__struct_fields__, cls.__struct_defaults__
@@ -135,10 +147,10 @@ def _nothing(self: object) -> None:
     """Do nothing, in the place of `__post_init__`."""
 
 
-class NamedTupleShape(Shape):
+class NamedTupleShape(FieldShape):
     """A named tuple, of typing or of collections."""
 
-    __slots__ = ("_names",)
+    __slots__ = ()
 
     def __init__(self, cls: Any) -> None:
         super().__init__(cls, ExtraAttributes.of(cls, ()))
@@ -154,10 +166,10 @@ class NamedTupleShape(Shape):
         return made
 
 
-class ModelShape(Shape):
+class ModelShape(FieldShape):
     """A pydantic v2 model, recognised by its attributes: this package does not depend on pydantic."""
 
-    __slots__ = ("_is_root", "_keeps_extra", "_names", "_private")
+    __slots__ = ("_is_root", "_keeps_extra", "_private")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
@@ -179,12 +191,14 @@ class ModelShape(Shape):
         ]
 
     def make(self, state: object) -> object:
+        if type(state) is dict:  # stored by a class of another kind: each field was given
+            state = [state, list(cast("dict[str, object]", state)), {}, {}]
         fields, given, extra, private = cast("list[object]", state)
-        more = mapping(extra)  # an extra value of that time may be a field of the class now
+        stored = {**mapping(extra), **mapping(fields)}  # an extra value of that time may be a field now, or vice versa
         value = self.cls.__new__(self.cls)
         put = object.__setattr__
-        put(value, "__dict__", {**filled(self.cls, self._names, {**more, **mapping(fields)})})
-        more = {name: part for name, part in more.items() if name not in self._names and self._keeps_extra}
+        put(value, "__dict__", {**filled(self.cls, self._names, stored)})
+        more = {name: part for name, part in stored.items() if name not in self._names} if self._keeps_extra else {}
         if not self._is_root:
             put(value, "__pydantic_extra__", more if self._keeps_extra else None)
         put(value, "__pydantic_fields_set__", {name for name in _names(given) if name in self._names or name in more})

@@ -34,17 +34,33 @@ class Misfit(Exception):
         self.advice = advice
 
 
+class FailedUpcast(Exception):
+    """An upcaster raised, or returned something else than fields; the cause says what.
+
+    Attributes:
+        version: the version whose objects the upcaster takes.
+    """
+
+    def __init__(self, version: int) -> None:
+        super().__init__(version)
+        self.version = version
+
+
 class Changed(Exception):
     """A registered class does not accept what is stored of one of its objects; the cause says why.
 
     Attributes:
-        tag: the stored name.
+        tag: the tag of the class.
+        version: the version of the stored object.
+        newest: the version of the class.
         type_name: the class, qualified by its module.
     """
 
-    def __init__(self, tag: str, type_name: str) -> None:
-        super().__init__(tag, type_name)
+    def __init__(self, tag: str, version: int, newest: int, type_name: str) -> None:
+        super().__init__(tag, version, newest, type_name)
         self.tag = tag
+        self.version = version
+        self.newest = newest
         self.type_name = type_name
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from enum import EnumType, Flag
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -17,22 +17,84 @@ from .reading import Changed, Damaged, Misfit
 from .shape import HEAP_TYPE, ExtraAttributes, Shape, mapping
 from .writing import Refused, ValueWriter, enter, ext, pack
 
+DECLARED: Final = "__stored_type__"
+"""The attribute of a class that `stored_type` sets: its `Declaration`."""
+
+Upcast: TypeAlias = Callable[[Any], Any]
+"""Turns the fields of one version of a class into those of the next."""
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+    """What code declares about the stored form of a class; see `Codec.with_types`. None stands for no declaration."""
+
+    tag: str | None = None
+    version: int | None = None
+    upcast: Mapping[int, Upcast] | None = None
+    renamed: Mapping[str, str] | None = None
+    aliases: tuple[str, ...] = ()
+
+    def over(self, earlier: Declaration) -> Declaration:
+        """Return this declaration, completed by an earlier one.
+
+        Args:
+            earlier: the earlier one.
+        """
+        if self.version is not None or self.upcast is not None:
+            version, upcast = self.version, self.upcast
+        else:
+            version, upcast = earlier.version, earlier.upcast
+        return Declaration(
+            tag=self.tag or earlier.tag,
+            version=version,
+            upcast=upcast,
+            renamed=earlier.renamed if self.renamed is None else self.renamed,
+            aliases=self.aliases + earlier.aliases,
+        )
+
+    @property
+    def changes_stored(self) -> bool:
+        """Whether stored objects have to be changed before the class accepts them, or have another name."""
+        return bool(self.version is not None or self.upcast or self.renamed)
+
+
+UNDECLARED: Final = Declaration()
+
 
 class Registered:
     """A class under a tag.
 
+    Args:
+        tag: see below.
+        shape: see below.
+        version: see below.
+        make: creates objects; None for the shape's `make`.
+        declared: see below.
+
     Attributes:
-        tag: the stored name. The class may be renamed, the tag may not.
+        tag: the stored name, without a version. The class may be renamed, the tag may not.
         shape: takes its objects apart and creates them.
+        version: the version of the stored objects.
+        declared: the declared versions of the class.
     """
 
-    __slots__ = ("_head", "_long_head", "shape", "tag")
+    __slots__ = ("_head", "_long_head", "_make", "declared", "shape", "tag", "version")
 
-    def __init__(self, tag: str, shape: Shape) -> None:
+    def __init__(
+        self,
+        tag: str,
+        shape: Shape,
+        version: int = 1,
+        make: Callable[[object], object] | None = None,
+        declared: Declaration = UNDECLARED,
+    ) -> None:
         self.tag: Final = tag
         self.shape: Final = shape
-        self._head = b"\x92" + pack(tag)  # an array of two: tag and state
-        self._long_head = b"\x93" + pack(tag)  # an array of three: tag, state and extra attributes
+        self.version: Final = version
+        self.declared: Final = declared
+        self._make = make or shape.make
+        name = pack(stored_name(tag, version))
+        self._head = b"\x92" + name  # an array of two: name and state
+        self._long_head = b"\x93" + name  # an array of three: name, state and extra attributes
 
     def write(self, value: object, writer: ValueWriter, enclosing: set[int]) -> msgspec.msgpack.Ext:
         """Return the extension for an object.
@@ -67,14 +129,35 @@ class Registered:
         # created. So any exception of the class here is about the class, and no backup would help.
         more = None if rest is None or self.shape.rest is None else mapping(rest)
         try:
-            value = self.shape.make(state)
+            value = self._make(state)
             if more is not None and self.shape.rest is not None:
                 self.shape.rest.give(value, more)
         except (MemoryError, RecursionError):
             raise  # these say nothing about the class
         except Exception as error:
-            raise Changed(self.tag, full_name(self.shape.cls)) from error
+            newest = self.declared.version or 1
+            raise Changed(self.tag, self.version, newest, full_name(self.shape.cls)) from error
         return value
+
+
+def stored_name(tag: str, version: int) -> str:
+    """Return the name under which objects of one version are stored.
+
+    Args:
+        tag: the tag of the class.
+        version: the version.
+    """
+    return tag if version == 1 else f"{tag}@{version}"
+
+
+def version_in(name: str) -> int:
+    """Return the version in a stored name; 0 if it has none.
+
+    Args:
+        name: the stored name.
+    """
+    digits = name.rpartition("@")[2] if "@" in name else ""
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 10 else 0
 
 
 def shape_of(cls: type[object], *, explicitly: bool) -> Shape | None:
@@ -139,7 +222,10 @@ class _EnumShape(Shape):
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
-        self._members: dict[object, object] = dict(self.cls.__members__)
+        self._members: dict[Any, object] = dict(self.cls.__members__)
+
+    def names(self) -> Collection[str]:
+        return self._members
 
     def take(self, value: Any, writer: ValueWriter, enclosing: set[int]) -> object:
         return value._name_
@@ -147,7 +233,7 @@ class _EnumShape(Shape):
     def make(self, state: object) -> object:
         if state not in self._members:
             reason = f"is member {state!r}, which {self.cls.__qualname__} does not have now"
-            raise Misfit(str(state), reason, f"keep the old name in the class, as an alias of a member ({state} = ...)")
+            raise Misfit(str(state), reason, f"declare its new name, renamed={{{state!r}: ...}}")
         return self._members[state]
 
 

@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from ..records import Shared, StoredObject
 from .reading import Damaged, ObjectReader
-from .shape import mapping
+from .shape import mapping, named_parts
 
 RUNTIME_TAGS: Final = (
     "checkpoint_savers.Item",
@@ -35,9 +35,6 @@ _IN_ORDER: Final[Mapping[str, Sequence[str]]] = {
     "pregel_async.RecordedFailureError": ("type", "message"),
 }
 """The fields of objects that are stored as lists, without names."""
-
-_MODEL_PARTS: Final = [dict, list, dict, dict]
-"""The parts of a stored pydantic model: fields, names of the fields that were set, extra and private values."""
 
 
 class _DataReader:
@@ -78,6 +75,20 @@ class TolerantTags:
         return _TolerantReader(tag, self._tags.get(tag))
 
 
+class PlainTags:
+    """Readers by tag that create a `StoredObject`, whether or not the class is known."""
+
+    __slots__ = ()
+
+    def get(self, tag: str) -> ObjectReader:
+        """Return the reader for a tag.
+
+        Args:
+            tag: the stored name.
+        """
+        return RUNTIME_READERS.get(tag) or _TolerantReader(tag, None)
+
+
 class _TolerantReader:
     __slots__ = ("_known", "_tag")
 
@@ -95,13 +106,8 @@ class _TolerantReader:
 
 def _fields_of(state: object) -> dict[str, object]:
     """Return the parts of an object of which only the stored form is known."""
-    if type(state) is dict:
-        return cast("dict[str, object]", state)
-    if type(state) is list:
-        parts = cast("list[object]", state)
-        if [type(part) for part in parts] == _MODEL_PARTS:
-            return {**cast("dict[str, object]", parts[2]), **cast("dict[str, object]", parts[0])}
-    return {"value": state}
+    parts = named_parts(state)
+    return {"value": state} if parts is None else {**parts}
 
 
 class _SharedReader:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from types import MemberDescriptorType
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from .reading import Damaged, Misfit
 from .writing import Refused, ValueWriter
@@ -24,6 +24,9 @@ Default = Callable[[], object]
 
 _ABSENT: Final = object()
 
+_MODEL_PARTS: Final = [dict, list, dict, dict]
+"""The parts of a stored pydantic model: fields, names of the fields that were set, extra and private values."""
+
 
 class Shape(ABC):
     """How objects of one class are taken apart and created.
@@ -35,9 +38,16 @@ class Shape(ABC):
 
     __slots__ = ("cls", "rest")
 
+    by_fields: ClassVar[bool] = False
+    """True if objects are stored by the names of their fields."""
+
     def __init__(self, cls: type, rest: ExtraAttributes | None = None) -> None:
         self.cls: Final[Any] = cls
         self.rest: Final = rest
+
+    def names(self) -> Collection[str]:
+        """Return the stored names of the class: of its fields, or of its members."""
+        return ()
 
     @abstractmethod
     def take(self, value: Any, writer: ValueWriter, enclosing: set[int]) -> object:
@@ -134,6 +144,20 @@ def mapping(state: object) -> Mapping[str, object]:
     return cast("dict[str, object]", state)
 
 
+def named_parts(state: object) -> Mapping[str, object] | None:
+    """Return the fields in a state, whatever kind of class stored them; None if it has no names of fields.
+
+    Args:
+        state: the decoded state.
+    """
+    if type(state) is dict:
+        return cast("dict[str, object]", state)
+    if type(state) is not list or [type(part) for part in cast("list[object]", state)] != _MODEL_PARTS:
+        return None
+    fields, _, extra, _ = cast("list[dict[str, object]]", state)
+    return {**extra, **fields}
+
+
 def present(value: object, names: Collection[str]) -> dict[str, object]:
     """Return an object's fields.
 
@@ -161,8 +185,9 @@ def filled(cls: type, names: Mapping[str, Default | None], state: object) -> Map
 
     Raises:
         Misfit: a required field was not stored.
+        Damaged: the state has no names of fields.
     """
-    stored = mapping(state)
+    stored: Mapping[str, object] = state if type(state) is dict else mapping(named_parts(state))
     if stored.keys() == names.keys():
         return stored
     out = dict[str, object]()

@@ -31,7 +31,7 @@ import anyio.lowlevel
 from ..bridge import Waiter, block, running_library, wait_until_woken
 from ..codec import Codec
 from ..codec.codec import DEFAULT_CODEC
-from ..errors import SaverClosedError, SyncCallError, VectorSearchError
+from ..errors import CheckpointError, SaverClosedError, SyncCallError, VectorSearchError
 from .batching import BatchCollector, PendingBatch, Request
 from .ops import (
     NOT_PROVIDED,
@@ -48,7 +48,7 @@ from .ops import (
 )
 from .port import SWEEP_LIMIT, Batch, Done
 from .sweeper import Sweeper
-from .validation import list_operation, read_ttl_config, request_of
+from .validation import check_of, list_operation, read_ttl_config, request_of
 
 SWEEP_SPACING = 60.0
 """Seconds between two batches of puts that also remove expired items, at least."""
@@ -132,6 +132,8 @@ class BaseStore(ABC):
             InvalidKeyError: `key` cannot be an item's key.
             TypeError: `key` is not a str, or `refresh_ttl` not a bool or None.
             CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError: the item cannot be read.
+            StoredTypeChangedError: a stored object does not fit its class as it is now, nor do its upcasters make it
+                fit.
             StorageError: the database failed, or the store is not open.
         """
         item: Item | None = await self._run_one(GetOp(namespace, key, refresh_ttl))
@@ -215,8 +217,8 @@ class BaseStore(ABC):
             VectorSearchError: `query` was passed.
             TypeError, ValueError: `filter` is not a valid filter, or `limit` or `offset` is not a number of 0 or more.
             UnstorableValueError: the filter has a value that no item can have.
-            CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError: an item is unreadable; it matches every
-                filter.
+            CorruptCheckpointError, UnknownTypeError, UnsupportedFormatError, StoredTypeChangedError: an item is
+                unreadable; it matches every filter.
             StorageError: the database failed, or the store is not open.
         """
         found: list[SearchItem] = await self._run_one(
@@ -254,6 +256,29 @@ class BaseStore(ABC):
         """
         found: list[StoreNamespace] = await self._run_one(list_operation(prefix, suffix, max_depth, limit, offset))
         return found
+
+    async def acheck(self, namespace_prefix: StoreNamespace = (), /, *, limit: int = 100) -> list[CheckpointError]:
+        """Return the errors that reading would raise, of items of a namespace and of all namespaces inside it.
+
+        Call it with the codec of new code before you deploy that: it finds stored objects that their classes do not
+        accept, and those whose upcaster fails. It reads all items of the namespaces, changes nothing, and refreshes no
+        ttl.
+
+        Args:
+            namespace_prefix: as for `asearch`; () for all namespaces.
+            limit: number of errors to return, at most.
+
+        Returns:
+            The errors, each of which names its item; those of the items that were put last come first.
+
+        Raises:
+            InvalidNamespaceError: `namespace_prefix` is not a tuple of labels.
+            TypeError, ValueError: `limit` is not a number of 0 or more.
+            StorageError: the database failed, or the store is not open.
+        """
+        (found,) = await self._answers([check_of(namespace_prefix, limit, self.codec)])
+        errors: list[CheckpointError] = found
+        return errors
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute several operations in one transaction.
@@ -412,6 +437,25 @@ class BaseStore(ABC):
         found: list[StoreNamespace] = self._run_one_blocking("list_namespaces", wanted)
         return found
 
+    def check(self, namespace_prefix: StoreNamespace = (), /, *, limit: int = 100) -> list[CheckpointError]:
+        """Return the errors that reading would raise. Blocking twin of `acheck`.
+
+        Args:
+            namespace_prefix: as for `acheck`.
+            limit: number of errors, as for `acheck`.
+
+        Returns:
+            What `acheck` returns.
+
+        Raises:
+            SyncCallError: an event loop runs in this thread.
+            StorageError: and the other exceptions that `acheck` raises.
+        """
+        self._refuse_blocking("check")
+        (found,) = self._answers_blocking([check_of(namespace_prefix, limit, self.codec)])
+        errors: list[CheckpointError] = found
+        return errors
+
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute several operations in one transaction. Blocking twin of `abatch`.
 
@@ -479,7 +523,9 @@ class BaseStore(ABC):
         return answer
 
     async def _run_all(self, ops: Iterable[Op]) -> list[Any]:
-        requests = self._requests(ops)
+        return await self._answers(self._requests(ops))
+
+    async def _answers(self, requests: list[Request]) -> list[Any]:
         if not requests:
             # No operation, no batch; but an awaited verb is always a checkpoint, so that a loop of such calls can be
             # cancelled.
@@ -496,7 +542,9 @@ class BaseStore(ABC):
 
     def _run_all_blocking(self, verb: str, ops: Iterable[Op]) -> list[Any]:
         self._refuse_blocking(verb)
-        requests = self._requests(ops)
+        return self._answers_blocking(self._requests(ops))
+
+    def _answers_blocking(self, requests: list[Request]) -> list[Any]:
         # A blocking call has no event loop whose other operations could join, so its batch starts at once.
         pending = PendingBatch()
         pending.add(requests)

@@ -72,7 +72,8 @@ def item_of(row: Row, codec: Codec, kind: type[ItemT]) -> ItemT:
 
     Raises:
         CorruptCheckpointError: the row is damaged, or another item's.
-        StoredTypeChangedError: the class of an object in the value does not accept its stored state.
+        StoredTypeChangedError: the class of an object in the value does not accept its stored state. Also an
+            `UpcastError` or a `TypeVersionError`, which are subclasses.
         UnknownTypeError: the codec does not know a type in the value.
         UnsupportedFormatError: a later version wrote the row.
     """
@@ -94,8 +95,7 @@ def item_of(row: Row, codec: Codec, kind: type[ItemT]) -> ItemT:
     except UnknownTypeError as error:
         raise UnknownTypeError(where, error.tag) from None
     except StoredTypeChangedError as error:
-        facts = (error.tag, error.type_name, error.field, error.reason, error.advice)
-        raise StoredTypeChangedError(where, *facts) from error.__cause__
+        raise error.located(where) from error.__cause__
     except CorruptCheckpointError as error:
         raise CorruptCheckpointError(where, error.reason, error.advice) from error.__cause__
     if not isinstance(value, dict):
@@ -151,6 +151,20 @@ def compile_row_filter(filter: Mapping[str, Any], codec: Codec) -> tuple[bytes, 
             return True
 
     return data, accepts
+
+
+def error_of(row: Row, codec: Codec) -> CheckpointError | None:
+    """Return the error that reading a row raises; None if the row can be read.
+
+    Args:
+        row: as the database returned it.
+        codec: decodes the value.
+    """
+    try:
+        item_of(row, codec, Item)
+    except CheckpointError as error:
+        return error
+    return None
 
 
 def _head(space: bytes, name: bytes) -> bytes:

@@ -13,9 +13,9 @@ import msgspec
 
 from ..codec import Codec
 from ..durations import read_number
-from ..errors import VectorSearchError
+from ..errors import CheckpointError, VectorSearchError
 from .batching import Request
-from .items import compile_row_filter, frame_of, item_of, namespace_of
+from .items import compile_row_filter, error_of, frame_of, item_of, namespace_of
 from .names import checked_address, checked_labels, pattern, span
 from .ops import (
     NOT_PROVIDED,
@@ -164,6 +164,33 @@ def _search(op: SearchOp, codec: Codec, lifetimes: Lifetimes) -> Request:
         return [item_of(row, codec, SearchItem) for row in rows]
 
     return Request(read=read, identity=(start, known, offset, limit, refresh), answer=answer)
+
+
+def check_of(namespace_prefix: StoreNamespace, limit: int, codec: Codec) -> Request:
+    """Make the request of `acheck`.
+
+    Args:
+        namespace_prefix: which items to read.
+        limit: number of errors to return, at most.
+        codec: decodes the items.
+
+    Returns:
+        The request.
+
+    Raises:
+        InvalidNamespaceError, TypeError, ValueError: as `BaseStore.acheck` raises them.
+    """
+    start, end = span(checked_labels(namespace_prefix))
+    limit = _count("limit", limit)
+
+    def is_unreadable(row: Row) -> bool:
+        return error_of(row, codec) is not None
+
+    def answer(rows: list[Row]) -> list[CheckpointError | None]:
+        return [error_of(row, codec) for row in rows]
+
+    read = Scan(start=start, end=end, accepts=is_unreadable, offset=0, limit=limit, refresh=False)
+    return Request(read=read, identity=("check", start, limit), answer=answer)
 
 
 def _list(op: ListNamespacesOp) -> Request:

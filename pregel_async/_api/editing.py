@@ -289,7 +289,7 @@ class Editor:
             tasks += left
             outcomes += [Finished([])] * len(left)
             changed |= set(self._board.changed)
-        self._board.changed = sorted(changed)
+        self._board.changed = tuple(sorted(changed))
         await self._thread.commit(self._board, tasks, outcomes, [], source="update", waits=True)
 
     async def _apply_input(self, update: StateUpdate) -> None:
@@ -335,7 +335,7 @@ class Editor:
             superstep.update(unfinished, board, *_split(done), left=left, scope=self._scope)
             changed, left = set(board.changed), superstep.plan(program, board, self._scope)
         superstep.update(program, board, *_split(others or done), step=step, left=left, scope=self._scope)
-        board.changed = sorted(changed.union(board.changed))
+        board.changed = tuple(sorted(changed.union(board.changed)))
         ran = done + others
         board.ran = tuple(task.node.name for task, _ in ran) or before
         outcomes: list[Outcome] = [outcome for _, outcome in ran]

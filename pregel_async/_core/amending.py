@@ -29,5 +29,6 @@ def amend(program: Program, board: Board, writes: Sequence[Write], *, scope: sup
     superstep.update(program, board, (), [everything], step=board.step, scope=scope, edit=1 + number)
     board.ran = ran
     # The next `update` adds these to `changed`, so that its checkpoint stores them.
-    board.amended = set(board.changed)
-    board.updated = sorted({name for name in (*updated, *board.updated) if board.channels[name].is_available()})
+    board.amended = frozenset(board.changed)
+    available = {name for name in (*updated, *board.updated) if board.channels[name].is_available()}
+    board.updated = tuple(sorted(available))

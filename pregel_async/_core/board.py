@@ -7,8 +7,8 @@ all others. So the size of a board, and of a checkpoint, depends on the stored v
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Set
+from typing import Any, Final
 
 from ..channels import MISSING
 from ..channels.abc import AnyChannel
@@ -16,6 +16,9 @@ from ..errors import EmptyChannelError
 from .isolation import KnownCopiers, isolate
 from .naming import FoldMessageIds
 from .program import Node, Program, Router, Write
+
+NOTHING_AMENDED: Final[frozenset[str]] = frozenset()
+"""The value of `Board.amended` if no call has changed the open superstep's board."""
 
 
 class Board:
@@ -62,18 +65,20 @@ class Board:
         self.seen: dict[str, dict[str, int]] = {}
         self.values: dict[str, Any] = program.initial.copy()
         self.copiers: KnownCopiers = {}
-        self.updated: Iterable[str] = ()
-        self.changed: list[str] = []
+        # Tuples and a frozenset: Python's collector visits the lists and sets of all waiting runs again and again.
+        self.updated: tuple[str, ...] = ()
+        self.changed: tuple[str, ...] = ()
+        self.amended: Set[str] = NOTHING_AMENDED
         self.fleeting: set[str] = set()
         self.ran: tuple[str, ...] = ()
         self.remaining = 0
-        self.amended: set[str] = set()
         added = program.upgrades.added
-        for name in added:
-            channel = self.channels[name] = program.channels[name].from_checkpoint(added[name])
-            channel.key = name
-            self.versions[name], self.values[name] = 0, channel.get()
-            self.amended.add(name)
+        if added:
+            for name in added:
+                channel = self.channels[name] = program.channels[name].from_checkpoint(added[name])
+                channel.key = name
+                self.versions[name], self.values[name] = 0, channel.get()
+            self.amended = frozenset(added)
         for name in program.restless:
             self.channels[name] = program.channels[name].fresh()
             self.fleeting.add(name)
@@ -104,7 +109,6 @@ class Board:
             channel = program.channels[name].from_checkpoint(stored[name])
             channel.key = name
             board.channels[name] = channel
-            board.amended.discard(name)
             board.versions[name] = versions[name]
             board.seen[name] = dict(seen.get(name, {}))
             if channel.expires:
@@ -113,7 +117,9 @@ class Board:
                 updated.append(name)
                 if name in program.keys:
                     board.values[name] = channel.get()
-        board.updated = sorted(updated)
+        if board.amended:
+            board.amended = frozenset(board.amended - stored.keys())
+        board.updated = tuple(sorted(updated))
         return board
 
     def read(self, name: str) -> Any:

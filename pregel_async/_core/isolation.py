@@ -31,7 +31,7 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-def isolate(value: _T, copies: Copies | KnownCopiers | None = None) -> _T:
+def isolate(value: Any, copies: Copies | KnownCopiers | None = None) -> Any:
     """Return a copy of an owned value, whose containers are copied when they are taken out.
 
     Args:
@@ -39,14 +39,15 @@ def isolate(value: _T, copies: Copies | KnownCopiers | None = None) -> _T:
         copies: records the plain copies that the reader gets, or copiers of the values of `value`, with which the
             record is made when it is needed; None if `own` need not recognise these copies in other containers.
     """
+    # Typed as Any, although the result has the type of `value`: a `cast` is a call, for each element of a long list.
     kind = type(value)
     if kind in ATOMS:
         return value
     if kind is dict or kind is IsolatedDict or kind is CopiedDict:
-        return cast("_T", IsolatedDict.of(cast("dict[Any, Any]", value), copies))
+        return IsolatedDict.of(value, copies)
     if kind is list or kind is IsolatedList or kind is CopiedList:
-        return cast("_T", IsolatedList.of(cast("list[Any]", value), copies))
-    return cast("_T", copier_of(kind)(value, isolate))
+        return IsolatedList.of(value, copies)
+    return copier_of(kind)(value, isolate)
 
 
 Copiers: TypeAlias = list[Callable[[Any], Any]]

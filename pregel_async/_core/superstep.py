@@ -32,7 +32,7 @@ from ..channels import MISSING, Topic
 from ..channels.abc import AnyChannel
 from ..errors import GraphRecursionError, InvalidUpdateError, NodeCancelledError, ParentCommand
 from ..types import Command, Send
-from .board import Board
+from .board import NOTHING_AMENDED, Board
 from .fold_errors import annotate_fold_error
 from .isolation import drop_if_replaced
 from .naming import fold_message_ids
@@ -340,11 +340,11 @@ def update(
                 if _stamp(program, board, name, clock):
                     updated.append(name)
 
-    board.updated = updated
+    board.updated = tuple(updated)
     if board.amended:
         touched |= board.amended
-        board.amended = set()
-    board.changed = sorted(touched)
+        board.amended = NOTHING_AMENDED
+    board.changed = tuple(sorted(touched))
 
 
 def _create_channel(program: Program, board: Board, name: str) -> AnyChannel:

@@ -250,7 +250,7 @@ class _CheckpointMapper:
         changed |= {name for name in board.versions if name not in held.values}
         for name in changed - board.channels.keys():
             board.channels[name] = self._program.channels[name].fresh()  # it holds nothing any more
-        board.changed = sorted(changed)
+        board.changed = tuple(sorted(changed))
         closed = [(task, each) for task, each in ran if each.finished]
         outcomes = [Finished(each.writes, own=len(each.writes)) for _, each in closed]
         delta = self.encoder.delta(board, held, [task for task, _ in closed], outcomes, {}, self.time_of(decoded))

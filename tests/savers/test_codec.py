@@ -1108,7 +1108,7 @@ def test_models_that_change_their_settings() -> None:
     assert (back.a, back.b, back.model_extra, back._hidden) == (1, 2, None, [1])
     assert back.model_fields_set == {"a", "b"}
     again = evolve(Strict, Extra, Strict(a=1))
-    assert (again.a, again.model_extra, again.__pydantic_private__) == (1, {}, None)
+    assert (again.a, again.model_extra, again.__pydantic_private__) == (1, {"b": 0}, None)
 
     class Computed(pydantic.BaseModel):
         a: int

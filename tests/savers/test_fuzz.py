@@ -73,6 +73,18 @@ class Order:
     kind: Kind = Kind.ONE
 
 
+@dataclass
+class OldLine:
+    name: str
+    cents: int
+
+
+@dataclass
+class Line:
+    title: str
+    price: float
+
+
 class Note(msgspec.Struct, frozen=True):
     text: str
     at: datetime
@@ -101,6 +113,13 @@ class Opaque:
 CODEC = (
     Codec()
     .with_types(Kind, Flags, Pair, Order, Note, Account, Words)
+    .with_types(
+        Line,
+        tag="Line",
+        version=2,
+        upcast={1: lambda fields: {"name": fields["name"], "price": fields["cents"] / 100}},
+        renamed={"name": "title"},
+    )
     .with_type(Opaque, encode=lambda opaque: opaque.text, decode=lambda text: Opaque("" + text))
 )
 
@@ -200,6 +219,7 @@ def tasks() -> Iterator[bytes]:
 
 FRAMES: list[tuple[Reads, bytes]] = [
     *((read_value, seal(encoded(value))) for value in VALUES),
+    (read_value, seal(Codec().with_types(OldLine, tag="Line").encode([OldLine("pen", 120)], channel="c"))),
     *((read_delta, entry(start, start + 3)) for start in (0, 3, 6)),
     *((read_task, frame) for frame in tasks()),
 ]

@@ -81,9 +81,8 @@ class GraphRun:
         """
         run_context, resumed = self._graph.run, not (call_input.is_input or self._persistence.is_new)
         # A subgraph without a thread returns its result to the outer graph, so that the outer graph's registered
-        # classes have to survive in it.
-        scalars = self._persistence.kept_scalars or REGISTERED.get()
-        token = REGISTERED.set(scalars)
+        # classes have to survive in it: they are replaced only by classes of this graph's own.
+        token = REGISTERED.set(self._persistence.kept_scalars) if self._persistence.kept_scalars else None
         try:
             supersteps = superstep.run(
                 self._program,
@@ -122,7 +121,8 @@ class GraphRun:
             await self._flush_after(error)
             raise
         finally:
-            REGISTERED.reset(token)
+            if token:
+                REGISTERED.reset(token)
         return EndedRun(self._board, done, self._interrupts)
 
     def _barrier(self, board: Board, tasks: Sequence[Task]) -> bool:

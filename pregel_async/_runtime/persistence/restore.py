@@ -180,7 +180,8 @@ class _Restoring:
             seen=state.seen,
             ran=tuple([nodes.get(name, name) for name in state.ran]) if nodes else state.ran,
         )
-        board.amended.update(self.converted)
+        if self.converted:
+            board.amended = frozenset((*board.amended, *self.converted))
         return Restored(board, self.program, tuple(self.mismatches), frozenset(self.converted))
 
     def _apply_rules(self, version: int) -> Mapping[str, Any]:

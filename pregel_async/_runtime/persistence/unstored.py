@@ -73,9 +73,13 @@ class Unstored:
     def __init__(self, program: Program, scope: str, outer: Sequence[tuple[Persistence, TaskId]] = ()) -> None:
         self.start = Board(program)
         self.scope = scope
-        self.events: list[EventRow] = []
         self.program = program
         self._outer = outer
+
+    @property
+    def events(self) -> list[EventRow]:
+        """The event rows of the next transaction: what is added to the list is never stored."""
+        return []
 
     @property
     def digests(self) -> Digests:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
 
-class LoopTurns:
+
+# `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
+class LoopTurns(msgspec.Struct, gc=False):
     """Notes whether the run has yielded to the event loop at the current barrier.
 
     A run yields once at each barrier: other tasks run, and a cancellation is noticed.
@@ -17,8 +20,5 @@ class LoopTurns:
 
     # Noted, because publishing events may yield, too. That turn counts as the barrier's: a second one only costs time.
 
-    __slots__ = ("is_taken", "turn")
-
-    def __init__(self, turn: Callable[[], Awaitable[object]], *, is_taken: bool) -> None:
-        self.turn = turn
-        self.is_taken = is_taken
+    turn: Callable[[], Awaitable[object]]
+    is_taken: bool

@@ -298,9 +298,9 @@ async def _node_writes(
     if attempt.open_questions or attempt.refusals:
         _check_swallowed(attempt)
     written = _writes_of(commands, attempt) if commands else node.writes(result)
-    writes = [(name, item if type(item) in ATOMS else own(item, name, source)) for name, item in written]
-    if attempt.pushed:
-        writes = [*attempt.pushed, *writes]
+    writes = [*attempt.pushed]
+    for name, item in written:  # no comprehension: before Python 3.12, its cell would be an object of each waiting run
+        writes.append((name, item if type(item) in ATOMS else own(item, name, source)))
     ends_graph = False
     for name, item in writes:
         if name == PARENT:
@@ -527,6 +527,7 @@ def _drive(
             except StopIteration as stop:
                 result: _T = stop.value
                 return result
+            del step  # a bound method, which would be one more object of a waiting run for Python's collector to visit
             try:
                 sent = yield yielded
                 step = coroutine.send
