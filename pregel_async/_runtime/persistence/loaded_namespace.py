@@ -16,12 +16,11 @@ from ..._core.board import Board
 from ..._core.program import Program, Write
 from ..._core.task import Recorded, Task
 from ...types import Interrupt, Mismatch
-from .call_site import CallSite
 from .commit_writers import CommitWriter
 from .digests import Digests, fleeting_keys
 from .encoder import Encoder
 from .mismatches import require_fit
-from .namespaces import ids_in
+from .namespaces import CallSite, ids_in
 from .spending import Amounts
 from .spending_counter import SpendingCounter
 from .task_records import Answered, TaskRecords

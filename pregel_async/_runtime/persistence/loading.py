@@ -18,12 +18,11 @@ from checkpoint_savers.saver_port import PAGE
 from ...errors import GraphVersionError, KeptStateWarning
 from ...types import Mismatch
 from .at_exit import AtExitWriter, InnerGraphs
-from .call_site import CallSite
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
 from .mismatches import keys_of_update, of_records, of_version, without_keys
-from .namespaces import has_child, ids_in, made_on, parents_of, was_made_on
+from .namespaces import CallSite, has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
 from .records import AMENDED, amend_again
 from .restore import Restored, restore

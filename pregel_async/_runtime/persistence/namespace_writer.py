@@ -25,12 +25,11 @@ from ..._core.task import Failed, Outcome, Paused, Task
 from ...errors import CheckpointNotFoundError
 from ..observing.error_text import with_notes
 from .at_exit import InnerGraphs
-from .call_site import CallIdentity, CallSite
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
 from .loading import begin_writing, find_moved_tips, load_checkpoint, load_latest, load_unstored, read_chain
-from .namespaces import NO_TASK, ids_in
+from .namespaces import NO_TASK, CallIdentity, CallSite, ids_in
 from .outcome_records import OutcomeRecords
 from .records import AMENDED, BETWEEN, NOT_RECORDED
 from .task_records import NOTHING_ANSWERED
