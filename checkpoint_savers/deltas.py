@@ -177,6 +177,7 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         call: of a task that a node calls, the digest of its arguments; empty for other tasks.
         asked: the questions that were answered, as (id, encoded value): an answer is used for no other question.
         schemas: question id -> the encoded JSON schema of its answer, for questions that have one.
+        unfit: the keys whose writes did not fit their annotations when the task ran.
     """
 
     name: str
@@ -192,6 +193,7 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     call: bytes = b""
     asked: tuple[tuple[str, bytes], ...] = ()
     schemas: dict[str, bytes] = {}
+    unfit: tuple[str, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -407,8 +409,10 @@ def write_record(result: TaskResult) -> bytes:
     Args:
         result: the record's content.
     """
-    # Few records have schemas. The others take no byte for them, and are as version 0.1.0 wrote them.
-    return seal(_encode(result if result.schemas else msgspec.structs.astuple(result)[:-1]))
+    # Few records have the last fields. The others take no byte for them, and are as version 0.1.0 wrote them.
+    if result.unfit:
+        return seal(_encode(result))
+    return seal(_encode(msgspec.structs.astuple(result)[: -1 if result.schemas else -2]))
 
 
 def read_record(record: TaskRecord, thread_id: str) -> TaskResult:

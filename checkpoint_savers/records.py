@@ -64,6 +64,10 @@ RUN = "__run__"
 """The metadata key under which a checkpoint holds what a service knows of the run that made it: a dict, separate from
 the user's own keys."""
 
+VERSION = "__version__"
+"""The metadata key of a checkpoint that holds the version of the graph that made it: the `version=` of `compile`. A
+checkpoint without it counts as version 1."""
+
 FOLLOWED = "__followed__"
 """The metadata key of a checkpoint whose children were pruned: `CLOSED` if one of them closed its superstep, `BRANCHED`
 if they were only copies. Without it the checkpoint would look like the tip of a branch."""

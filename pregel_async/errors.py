@@ -41,7 +41,7 @@ from checkpoint_savers.errors import (
     UnsupportedFormatError,
 )
 
-from .types import Command, Interrupt, TaskId
+from .types import Command, Interrupt, Mismatch, TaskId
 
 __all__ = [
     "BlockingCallWarning",
@@ -62,6 +62,7 @@ __all__ = [
     "GraphInterrupt",
     "GraphRecursionError",
     "GraphValidationError",
+    "GraphVersionError",
     "InPlaceChangeWarning",
     "InterruptSwallowedError",
     "InvalidAnswerError",
@@ -72,6 +73,8 @@ __all__ = [
     "InvalidResumeError",
     "InvalidRouteError",
     "InvalidUpdateError",
+    "KeptStateWarning",
+    "MigrationError",
     "NoCheckpointerError",
     "NodeCancelledError",
     "NodeError",
@@ -168,6 +171,29 @@ class UnknownStoredKeyWarning(UserWarning):
         )
 
 
+class KeptStateWarning(UserWarning):
+    """A graph that keeps its state begins anew, and the thread has the kept state of a node that does not exist.
+
+    Attributes:
+        thread_id: the thread.
+        graph: the name of the graph whose node runs it.
+        namespace: the checkpoint namespace that begins.
+        left: the checkpoint namespace of the state that is left behind.
+    """
+
+    def __init__(self, thread_id: str, graph: str, namespace: str, left: str) -> None:
+        self.thread_id = thread_id
+        self.graph = graph
+        self.namespace = namespace
+        self.left = left
+        old, new = left.rpartition("|")[2], namespace.rpartition("|")[2]
+        super().__init__(
+            f"the graph of node {new!r} of graph {graph!r} keeps its state, and begins without one in thread "
+            f"{thread_id!r}, which holds the state of node {old!r}. If the node was renamed, declare it: "
+            f"add_node({new!r}, ..., was={old!r})"
+        )
+
+
 class UnreachableNodeWarning(UserWarning):
     """A graph has nodes that no edge, conditional edge or command leads to. Issued when the graph is compiled.
 
@@ -251,15 +277,67 @@ class GraphChangedError(PregelError):
 
     Attributes:
         thread_id: the thread's id.
-        name: the channel or node that does not fit.
+        name: the key or node that does not fit; the first one if there are several.
+        mismatches: all that does not fit, as `StateSnapshot.changed` shows it.
     """
 
-    def __init__(self, thread_id: str, name: str, reason: str) -> None:
+    def __init__(self, thread_id: str, name: str, reason: str, mismatches: Sequence[Mismatch] = ()) -> None:
         self.thread_id = thread_id
         self.name = name
+        self.mismatches = tuple(mismatches)
+        advice = "; ".join(dict.fromkeys(each.advice for each in self.mismatches if each.advice))
         super().__init__(
             f"thread {thread_id!r} was stored by another version of this graph: {reason}. "
-            "Finish the thread with the old code, start a new thread, or change the graph so that it fits."
+            + (f"Declare it: {advice}. Or finish" if advice else "Finish")
+            + " the thread with the old code, start a new thread, or change the graph so that it fits."
+        )
+
+
+class GraphVersionError(GraphChangedError):
+    """The thread was stored by a greater version of the graph than this one. Nothing was run or changed.
+
+    Reading the thread is possible.
+
+    Attributes:
+        thread_id: the thread's id.
+        name: the graph's name.
+        stored: the version that stored the thread.
+        version: this graph's version; 1 if it was compiled without `version=`.
+        mismatches: as in `GraphChangedError`.
+    """
+
+    def __init__(self, thread_id: str, name: str, stored: int, version: int, mismatches: Sequence[Mismatch]) -> None:
+        self.thread_id = thread_id
+        self.name = name
+        self.stored = stored
+        self.version = version
+        self.mismatches = tuple(mismatches)
+        # Not the message of `GraphChangedError`: this code cannot be changed so that it fits.
+        PregelError.__init__(
+            self,
+            f"thread {thread_id!r} was stored by version {stored} of graph {name!r}, and this is version {version}: "
+            "deploy the newer one, or give Versions({...}) that has it",
+        )
+
+
+class MigrationError(PregelError):
+    """A declared rule that converts stored values raised an exception, which is the cause. Nothing was stored.
+
+    Attributes:
+        rule: the rule: `migrations[3]`, or `Retyped` with its key.
+        graph: the graph's name.
+        thread_id: the thread's id.
+        checkpoint_id: the id of the checkpoint.
+    """
+
+    def __init__(self, rule: str, graph: str, thread_id: str, checkpoint_id: str, error: Exception) -> None:
+        self.rule = rule
+        self.graph = graph
+        self.thread_id = thread_id
+        self.checkpoint_id = checkpoint_id
+        super().__init__(
+            f"{rule} of graph {graph!r} failed on thread {thread_id!r}, checkpoint {checkpoint_id}: "
+            f"{type(error).__name__}: {error}"
         )
 
 

@@ -45,7 +45,7 @@ class Pregel(Graph[Any, Any]):
             a node changes its input in place.
         environment: the environment that provides clock, ids and randomness; None for the system's.
         retry_policy, timeout, on_timeout, cache_policy: the policies of nodes without their own.
-        cache, step_timeout, on_failure, budgets, time_limit, retention, observer, changed_questions: as in
+        cache, step_timeout, on_failure, budgets, time_limit, retention, observer, changed_questions, version: as in
             `StateGraph.compile`.
 
     Raises:

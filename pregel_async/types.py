@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, Self, TypeAlias, TypedDict
 
@@ -41,8 +42,10 @@ else:
 __all__ = [
     "END",
     "INPUT",
+    "REMOVED",
     "START",
     "TAG_NOSTREAM",
+    "Added",
     "All",
     "Budget",
     "CachePolicy",
@@ -54,22 +57,28 @@ __all__ = [
     "Command",
     "Durability",
     "Interrupt",
+    "Migration",
+    "Mismatch",
     "OnChange",
     "OnConflict",
     "OnFailure",
     "OverflowPolicy",
     "Overwrite",
     "PregelTask",
+    "Renamed",
     "RetryPolicy",
+    "Retyped",
     "RunStatus",
     "RunnableConfig",
     "Send",
     "StateSnapshot",
     "StateUpdate",
+    "StoredState",
     "StreamMode",
     "StreamWriter",
     "TaskId",
     "TimeoutPolicy",
+    "UnknownStored",
     "default_retry_on",
 ]
 
@@ -422,6 +431,28 @@ class PregelTask(TupleMethods, msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **changes)
 
 
+class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a stored thread that does not fit the graph's code.
+
+    Attributes:
+        kind: "key" for a state key, "node" for a pending task's node, "type" for a stored class, "calls" for the calls
+            of a task, "version" for the graph's version, "state" for the state of a subgraph.
+        name: the name of the key, the node or the class.
+        namespace: the checkpoint namespace of the graph; empty for the root graph.
+        reason: what is stored, and what the code has.
+        advice: the declaration or the action that makes the thread fit.
+        blocks: what the graph refuses: "nothing", "resume" (a new input is accepted, and discards what does not fit),
+            or "all".
+    """
+
+    kind: Literal["key", "node", "type", "calls", "version", "state"]
+    name: str
+    namespace: str = ""
+    reason: str
+    advice: str
+    blocks: Literal["nothing", "resume", "all"]
+
+
 class StateView(msgspec.Struct, frozen=True, kw_only=True):
     """The decoded content of a checkpoint; `StateSnapshot` describes the fields."""
 
@@ -433,6 +464,7 @@ class StateView(msgspec.Struct, frozen=True, kw_only=True):
     error: TaskFailure | None = None
     spent: Mapping[str, int | Decimal] = {}
     unknown: Mapping[str, Any] = {}
+    changed: tuple[Mismatch, ...] = ()
 
 
 class StateSnapshot(TupleMethods, Generic[StateT_co]):
@@ -448,7 +480,6 @@ class StateSnapshot(TupleMethods, Generic[StateT_co]):
         CorruptCheckpointError: (by the decoding attributes of a snapshot from a history) the stored rows are damaged.
         StoredTypeChangedError: (likewise) a stored object does not fit the current version of its class.
         UnknownTypeError: (likewise) a value has a type that neither the graph nor the saver's codec knows.
-        GraphChangedError: (likewise) the checkpoint does not fit the graph's code any more.
     """
 
     __slots__ = ("_config", "_metadata", "_parent_config", "_parent_values", "_view")
@@ -471,6 +502,7 @@ class StateSnapshot(TupleMethods, Generic[StateT_co]):
         error: TaskFailure | None = None,
         spent: Mapping[str, int | Decimal] | None = None,
         unknown: Mapping[str, Any] | None = None,
+        changed: tuple[Mismatch, ...] = (),
     ) -> None:
         self._config, self._metadata, self._parent_config = config, metadata, parent_config
         self._parent_values: Callable[[], Any] | None = None
@@ -483,6 +515,7 @@ class StateSnapshot(TupleMethods, Generic[StateT_co]):
             error=error,
             spent=spent or {},
             unknown=unknown or {},
+            changed=changed,
         )
 
     @classmethod
@@ -576,6 +609,11 @@ class StateSnapshot(TupleMethods, Generic[StateT_co]):
         """
         return self._decoded().unknown
 
+    @property
+    def changed(self) -> tuple[Mismatch, ...]:
+        """What of the thread does not fit the graph's code, and prevents it from running; empty if all fits."""
+        return self._decoded().changed
+
     def _all_fields(self) -> dict[str, Any]:
         given = {"config": self._config, "metadata": self._metadata, "parent_config": self._parent_config}
         return {**given, **msgspec.structs.asdict(self._decoded())}
@@ -629,6 +667,129 @@ Config: TypeAlias = RunnableConfig | Mapping[str, Any] | str
 
 Names: TypeAlias = str | Sequence[str]
 """One channel (bare values), or several (mappings)."""
+
+
+class Renamed:
+    """Declare former names of a state key: `customer: Annotated[str, Renamed("name")]`.
+
+    A stored thread has the value of a former name under the present one. If it holds several, the one written last
+    counts. The next superstep of the thread stores the present name, and removes the former ones.
+
+    Args:
+        names: the former names, newest first.
+
+    Attributes:
+        names: the former names, newest first.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __repr__(self) -> str:
+        return f"Renamed({', '.join(map(repr, self.names))})"
+
+
+class Retyped(msgspec.Struct, frozen=True):
+    """Declare how stored values of another type become values of a key: `price: Annotated[str, Retyped(to_price)]`.
+
+    The function applies to stored values under a name of `was`, and to values that do not fit the key's annotation. It
+    must be pure, because it is called for each read. The next superstep of the thread stores its result.
+
+    Attributes:
+        convert: makes the value of the stored value. A stored object whose class is gone is a `StoredObject`.
+        update: the same for recorded updates of tasks whose superstep is open; None for `convert`. Keys with a reducer
+            need it if their updates have another type than the value.
+        was: the former name of the key, or several, newest first.
+    """
+
+    convert: Callable[[Any], Any]
+    update: Callable[[Any], Any] | None = None
+    was: str | Sequence[str] = ()
+
+
+class Removed(Enum):
+    """The type of `REMOVED`."""
+
+    REMOVED = "REMOVED"
+
+    def __repr__(self) -> str:
+        return "REMOVED"
+
+
+REMOVED: Final = Removed.REMOVED
+"""What a migration returns for a key that it takes away."""
+
+
+class StoredState(Mapping[str, Any]):
+    """A stored state, as a migration gets it: the values by key, decoded when they are looked at.
+
+    It contains the keys that the graph does not have any more. Changing a value in place has no effect: a migration
+    returns the keys that change.
+
+    Attributes:
+        version: the version of the graph that the state has: that of the checkpoint, or of the migration before.
+        thread_id: the thread's id.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Callable[[], Any]],
+        *,
+        version: int,
+        thread_id: str,
+        next: Callable[[], tuple[str, ...]],
+        plain: Callable[[str], Any],
+    ) -> None:
+        self.version = version
+        self.thread_id = thread_id
+        self._values = values
+        self._next = next
+        self._plain = plain
+
+    @property
+    def next(self) -> tuple[str, ...]:
+        """The node names of the pending tasks; empty if the thread has finished."""
+        return self._next()
+
+    def plain(self, key: str) -> Any:
+        """Return a stored value with a `StoredObject` for each object that its class cannot restore.
+
+        Args:
+            key: the key.
+
+        Raises:
+            KeyError: the state has no such key.
+        """
+        return self._plain(key)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<StoredState of thread {self.thread_id!r}, version {self.version}: {', '.join(self._values)}>"
+
+
+Migration: TypeAlias = Callable[[StoredState], Mapping[str, Any]]
+"""A function that makes a state of one version of a state of the version before: it returns the keys that change."""
+
+UnknownStored: TypeAlias = Literal["warn", "error", "ignore"]
+"""What happens if a thread holds keys, or kept states, that the graph does not know."""
+
+
+class Added(msgspec.Struct, frozen=True):
+    """Declare the value of a key in threads in which it was never written: `vat: Annotated[int, Added(19)]`.
+
+    Attributes:
+        value: the value. Each thread gets a copy.
+    """
+
+    value: Any
 
 
 class Overwrite(msgspec.Struct, frozen=True, order=False, tag_field="type", tag="__overwrite__"):

@@ -17,7 +17,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
 
 from .._checks.node_policies import NodePolicies
-from .._checks.options import StepOptions, options_of_graph, with_step_timeout
+from .._checks.options import StepOptions, options_of_graph, with_program_options
 from .._core.program import Node, Program
 from .._runtime.platform.environment import Environment, SystemEnvironment
 from .._runtime.streaming.publisher import StreamView
@@ -287,7 +287,7 @@ def define(
     environment = options.get("environment")
     subgraph_index = SubgraphIndex(program)
     return Definition(
-        program=with_step_timeout(program, options),
+        program=with_program_options(program, options),
         options=options_of_graph(program, options),
         hints=hints,
         checkpointer=saver,

@@ -7,7 +7,7 @@ END counts all pending tasks as done, INPUT makes a new input, COPY copies a che
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -99,6 +99,7 @@ class Editor:
                 stored.
             Exception: the exception of a router or reducer. Nothing was stored.
         """
+        self._require_fit(supersteps[0])
         for updates in supersteps:
             first = updates[0]
             if self._fresh and first.as_node != INPUT:
@@ -115,6 +116,16 @@ class Editor:
         await self._thread.commit_edit()
         if then is not None:
             await then()
+
+    def _require_fit(self, updates: Sequence[StateUpdate]) -> None:
+        """Raise `GraphChangedError` if something of the thread does not fit the graph and is in the way."""
+        writes: list[Write] = []
+        for update in updates if self._thread.mismatches else ():
+            if update.as_node == INPUT:
+                writes += self._program.read_input(update.values)
+            elif isinstance(update.values, Mapping):
+                writes += update.values.items()
+        self._thread.require_fit(writes, discards=updates[0].as_node in (END, INPUT))
 
     def _recorded(self, task: Task) -> Recorded:
         return self._thread.recorded(task, NOTHING_ANSWERED)
@@ -152,7 +163,8 @@ class Editor:
 
     def _node(self, name: str | None) -> Node:
         """Return the node as which an update is made; infer it if only one is possible."""
-        nodes, ran = self._program.nodes, set(self._board.ran)
+        former, ran = self._program.upgrades.nodes, set(self._board.ran)
+        nodes = {key: node for key, node in self._program.nodes.items() if key not in former}
         if name is None:
             if len(nodes) == 1:  # not for a StateGraph, which has START as a second node
                 return next(iter(nodes.values()))

@@ -273,7 +273,7 @@ class _EventBuilder:
 
     def _started(self, part: RawPart, task: Task) -> _ShownRun:
         outer = self._graphs[part.ns] if task.caller is None else self._by_path[part.ns, task.caller]
-        own_ns = "|".join((*part.ns, f"{task.node.name}:{task.id}"))
+        own_ns = "|".join((*part.ns, task.namespace))
         place = (task.step, task.node.name, task.triggers or (PUSH,), task.path, own_ns)
         run = self._by_path[part.ns, task.path] = self._inside(
             outer,

@@ -22,6 +22,7 @@ from checkpoint_savers.records import (
     CLOSED,
     FOLLOWED,
     MADE_IN,
+    VERSION,
     CheckpointId,
     CheckpointMetadata,
     CheckpointRow,
@@ -31,11 +32,12 @@ from checkpoint_savers.records import (
 
 from .._core import superstep
 from .._core.board import Board
-from .._core.program import Program, Write
+from .._core.program import NO_UPGRADES, Program, Write
 from .._core.task import PUSH, Task
+from .._runtime.persistence.mismatches import is_unknown, keys_of_update, of_records, of_version, without_keys
 from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
 from .._runtime.persistence.records import AMENDED, SUPERSTEP, all_questions, amend_again, handler_of, open_questions
-from .._runtime.persistence.restore import is_unknown, restore, unknown_values
+from .._runtime.persistence.restore import restore, unknown_values
 from .._runtime.persistence.spending import Amounts, read_amounts, total_of
 from .._runtime.persistence.spending_counter import inside_of
 from .._runtime.streaming.modes.updates import as_update
@@ -204,7 +206,10 @@ class StateReader:
             state = reader.state(parent.checkpoint_id)
         except CorruptCheckpointError:  # a snapshot is read without all of the rows before it
             return None
-        board = restore(self._program, state, parent.step, self._codec, thread_id=reader.thread_id)
+        version = parent.metadata.get(VERSION, 1)
+        board = restore(
+            self._program, state, parent.step, self._codec, thread_id=reader.thread_id, version=version
+        ).board
         values = board.show(self._program.shown)
         return self._complete(values) if self._complete is not None and values else values
 
@@ -227,14 +232,28 @@ class StateReader:
             The view; and each planned task, as shown to users, with True if it has finished.
         """
         reader, row = stored
-        program, thread_id = self._program, reader.thread_id
-        state = reader.state(row.checkpoint_id)
-        board = restore(program, state, row.step, self._codec, thread_id=thread_id)
+        thread_id, state = reader.thread_id, reader.state(row.checkpoint_id)
+        restored = restore(
+            self._program,
+            state,
+            row.step,
+            self._codec,
+            thread_id=thread_id,
+            ns=row.ns,
+            at=row.checkpoint_id,
+            version=row.metadata.get(VERSION, 1),
+        )
+        program, board, changed = restored.program, restored.board, restored.mismatches
         entries = {record.task_id: read_record(record, thread_id) for record in records}
+        if self._program.upgrades is not NO_UPGRADES:
+            entries = {id: self._renamed(each, stored) for id, each in entries.items()}
         scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
         amended = entries.get(AMENDED)
         if amended is not None:
+            changed = without_keys(changed, keys_of_update(program, amended))
             amend_again(program, board, amended, self._codec, scope)
+        if entries:
+            changed += of_records(self._program, entries.values(), state, self._codec, row.ns)
         followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
         planned: list[tuple[Task, PregelTask, bool]] = []
         for task in superstep.plan(program, board, scope):
@@ -264,7 +283,8 @@ class StateReader:
             interrupts=tuple([question for shown in tasks for question in shown.interrupts]),
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
             spent=read_amounts(state.spent) if followed else _spent_so_far(state, entries),
-            unknown=unknown_values(program, state, self._codec),
+            unknown=unknown_values(program, state, self._codec, restored.converted),
+            changed=(*of_version(self._program, row.metadata, row.ns), *changed),
         )
         return view, planned
 
@@ -350,7 +370,17 @@ class StateReader:
         if written is None:
             return None
         values = reader.state(row.checkpoint_id).values
-        return self._decoded((name, data_of(values[name]) if data is None else data) for name, data in written)
+        whole = tuple([(name, data_of(values[name]) if data is None else data) for name, data in written])
+        if self._program.upgrades is not NO_UPGRADES:
+            whole = self._renamed(TaskResult(name=task.node.name, writes=whole), child).writes
+        return self._decoded(whole)
+
+    def _renamed(self, entry: TaskResult, stored: StoredCheckpoint) -> TaskResult:
+        """Return a task's record, or a result, in terms of the graph's current code. Raises `MigrationError`."""
+        from .._runtime.persistence.upgrading import Place, renamed_record  # imported lazily: few graphs declare rules
+
+        reader, row = stored
+        return renamed_record(Place(self._program, reader.thread_id, row.checkpoint_id), entry, self._codec)
 
 
 def _entry_of(task: Task, entries: Mapping[TaskId, TaskResult]) -> tuple[Task, TaskResult | None]:

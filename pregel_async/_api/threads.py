@@ -61,7 +61,7 @@ def _resolve(graph: Definition, config: Config) -> _StateAddress:
         if part.isdigit():  # a counter: the task ran several graphs
             continue
         name = part.partition(":")[0]
-        inner = graph.subgraph_index.stored.get(name)
+        inner = graph.subgraph_index.stored.get(graph.program.upgrades.nodes.get(name, name))
         if inner is None:
             raise SubgraphNotFoundError(
                 f"checkpoint_ns {ns!r} names node {name!r}, and graph {graph.name!r} has no node of that name that "

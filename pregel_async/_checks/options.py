@@ -44,7 +44,18 @@ from .._runtime.tasks.run_options import RunOptions
 from ..channels import AnyValue, EphemeralValue, LastValue
 from ..errors import ConfigError, GraphValidationError
 from ..policies import Budget, CachePolicy, Collect, OnFailure, OnTimeout
-from ..types import All, ChangedQuestions, Config, Durability, Names, OnConflict, OverflowPolicy, StreamMode
+from ..types import (
+    All,
+    ChangedQuestions,
+    Config,
+    Durability,
+    Migration,
+    Names,
+    OnConflict,
+    OverflowPolicy,
+    StreamMode,
+    UnknownStored,
+)
 from .node_policies import NodePolicies, RetryPolicies, TimeoutOption, node_policies, seconds_of
 
 if TYPE_CHECKING:
@@ -195,6 +206,7 @@ class GraphOptions(TypedDict, total=False):
     retention: Retention | None
     observer: Observer | Sequence[Observer] | None
     changed_questions: ChangedQuestions | None
+    version: int | None
 
 
 class StepOptions(GraphOptions, total=False):
@@ -211,6 +223,10 @@ class CompileOptions(StepOptions, total=False):
     """Options of `StateGraph.compile`."""
 
     validate_input: bool | None
+    removed: Sequence[str] | None
+    retired: Mapping[str, str] | None
+    migrations: Mapping[int, Migration] | None
+    unknown: UnknownStored
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -271,6 +287,7 @@ _DEFAULT_OF: Mapping[str, object] = {
     "return_exceptions": False,
     "stream_mode": "values",
     "subgraphs": False,
+    "unknown": "warn",
     "version": "v1",
 }
 """The defaults of options that do not accept None, for signatures. A test checks that passing them changes nothing."""
@@ -372,9 +389,13 @@ def name_of(given: GraphOptions, otherwise: str) -> str:
     return given.get("name") or otherwise
 
 
-def with_step_timeout(program: Program, given: StepOptions) -> Program:
-    """Return the program with the given step timeout. Raises `GraphValidationError`."""
-    return structs.replace(program, step_timeout=seconds_of("step_timeout", given.get("step_timeout")))
+def with_program_options(program: Program, given: StepOptions) -> Program:
+    """Return the program with the given step timeout and version. Raises `GraphValidationError`."""
+    version: object = given.get("version")
+    if version is not None and (not isinstance(version, int) or isinstance(version, bool) or version < 1):
+        raise GraphValidationError(f"version is a whole number from 1 on, or None, not {version!r}")
+    step_timeout = seconds_of("step_timeout", given.get("step_timeout"))
+    return structs.replace(program, step_timeout=step_timeout, version=version or 0)
 
 
 def options_of_call(

@@ -1,7 +1,7 @@
 """Check values against annotations, at any depth, without converting them. Checks are compiled once per annotation.
 
     check = compile_check(list[Item])
-    check([Item("a"), {"name": 7}])     Mismatch(path=(1, "name"), reason="is of type int, and its annotation says str")
+    check([Item("a"), {"name": 7}])     Misfit(path=(1, "name"), reason="is of type int, and its annotation says str")
 
 Not checked: `Any`, the content of bare containers and unknown generics, protocols, annotations that do not resolve.
 Checked at any depth: lists, tuples, sets, dicts, TypedDicts, dataclasses and msgspec Structs, and dicts that stand for
@@ -31,7 +31,7 @@ from .annotations import class_of, fields_of, has_fields, is_alias, is_model, na
 from .value_columns import MAPPINGS, all_fit, bare, is_unchecked, required_fields, value_of_alias
 
 
-class Mismatch(msgspec.Struct, frozen=True):
+class Misfit(msgspec.Struct, frozen=True):
     """A place at which a value does not fit its annotation.
 
     Attributes:
@@ -42,12 +42,12 @@ class Mismatch(msgspec.Struct, frozen=True):
     path: tuple[object, ...]
     reason: str
 
-    def prefixed(self, step: object) -> Mismatch:
+    def prefixed(self, step: object) -> Misfit:
         """Return the mismatch as seen from the enclosing container, where `step` leads to the value."""
-        return Mismatch((step, *self.path), self.reason)
+        return Misfit((step, *self.path), self.reason)
 
 
-Check: TypeAlias = Callable[[Any], Mismatch | None]
+Check: TypeAlias = Callable[[Any], Misfit | None]
 """Checks a value. Returns the first mismatch; None if the value fits."""
 
 
@@ -116,9 +116,9 @@ class _Compiler:
             return None
         known = cast("list[Check]", checks)
 
-        def check(value: Any) -> Mismatch | None:
+        def check(value: Any) -> Misfit | None:
             # Report the option that mismatches at the greatest depth: the value was most likely meant for it.
-            deepest: Mismatch | None = None
+            deepest: Misfit | None = None
             for one in known:
                 mismatch = one(value)
                 if mismatch is None:
@@ -135,7 +135,7 @@ class _Compiler:
             return _class_check(kind)
         fit = all_fit(arguments[0])
 
-        def check(value: Any) -> Mismatch | None:
+        def check(value: Any) -> Misfit | None:
             if not isinstance(value, kind):
                 return _mismatch(value, hint)
             items = _plain_items(value)
@@ -157,12 +157,12 @@ class _Compiler:
         checks = [self.check(each) for each in arguments]
         count = 0 if arguments == ((),) else len(checks)
 
-        def check(value: Any) -> Mismatch | None:
+        def check(value: Any) -> Misfit | None:
             if not isinstance(value, tuple):
                 return _mismatch(value, hint)
             items = _plain_items(value)
             if len(items) != count:
-                return Mismatch((), f"has {len(items)} items, and {named(hint)} has {count}")
+                return Misfit((), f"has {len(items)} items, and {named(hint)} has {count}")
             for index, (one, each) in enumerate(zip(checks, items, strict=False)):
                 if one is not None and (mismatch := one(each)) is not None:
                     return mismatch.prefixed(index)
@@ -173,14 +173,14 @@ class _Compiler:
     def _mapping(self, hint: Any, kind: Any, arguments: Sequence[Any]) -> Check:
         key, item, fit = self.check(arguments[0]), self.check(arguments[1]), all_fit(hint)
 
-        def check(value: Any) -> Mismatch | None:
+        def check(value: Any) -> Misfit | None:
             if not isinstance(value, kind):
                 return _mismatch(value, hint)
             if not isinstance(value, dict) or (fit is not None and fit((value,))):
                 return None
             for name, each in dict[Any, Any].items(value):
                 if key is not None and (mismatch := key(name)) is not None:
-                    return Mismatch((name,), f"is a key that {mismatch.reason}")
+                    return Misfit((name,), f"is a key that {mismatch.reason}")
                 if item is not None and (mismatch := item(each)) is not None:
                     return mismatch.prefixed(name)
             return None
@@ -200,7 +200,7 @@ class _Compiler:
     def _model(self, hint: Any) -> Check:
         cls = class_of(hint)
 
-        def check(value: Any) -> Mismatch | None:
+        def check(value: Any) -> Misfit | None:
             if isinstance(value, cls):
                 return None
             if not isinstance(value, dict):
@@ -223,11 +223,11 @@ class _Compiler:
         required = frozenset(required_fields(hint, hints))
         is_dict = is_typed_dict(cls)
 
-        def check(value: Any) -> Mismatch | None:
+        def check(value: Any) -> Misfit | None:
             if isinstance(value, dict):
                 for name in required:
                     if name not in value:
-                        return Mismatch((name,), f"is missing, and {cls.__qualname__} requires it")
+                        return Misfit((name,), f"is missing, and {cls.__qualname__} requires it")
                 for name, each in dict[Any, Any].items(value):
                     one = checks.get(name)
                     if one is not None and (mismatch := one(each)) is not None:
@@ -255,11 +255,11 @@ class _LaterCheck:
 
     check: Check
 
-    def __call__(self, value: Any) -> Mismatch | None:
+    def __call__(self, value: Any) -> Misfit | None:
         return self.check(value)
 
 
-def mismatch_of(error: Any, *, leaving_out: Callable[[Mapping[str, Any]], bool] | None = None) -> Mismatch | None:
+def mismatch_of(error: Any, *, leaving_out: Callable[[Mapping[str, Any]], bool] | None = None) -> Misfit | None:
     """Return the first problem of an exception that a model's validation has raised; None if every problem is ignored.
 
     Args:
@@ -267,20 +267,20 @@ def mismatch_of(error: Any, *, leaving_out: Callable[[Mapping[str, Any]], bool] 
         leaving_out: returns True for a problem, as pydantic describes it, that is to be ignored; None ignores none.
     """
     if not hasattr(error, "errors"):
-        return Mismatch((), str(error))
+        return Misfit((), str(error))
     for problem in error.errors(include_url=False):
         if leaving_out is None or not leaving_out(problem):
-            return Mismatch(tuple(problem["loc"]), f"is refused: {problem['msg']}")
+            return Misfit(tuple(problem["loc"]), f"is refused: {problem['msg']}")
     return None
 
 
-def refused_input(mismatch: Mismatch) -> InvalidInputError:
+def refused_input(mismatch: Misfit) -> InvalidInputError:
     """Return the error for an input that does not fit."""
     path = path_of(mismatch.path)
     return InvalidInputError(f"input {path!r} {mismatch.reason}" if path else f"the input {mismatch.reason}", path=path)
 
 
-def refused_update(mismatch: Mismatch) -> InvalidUpdateError:
+def refused_update(mismatch: Misfit) -> InvalidUpdateError:
     """Return the error for an update that does not fit."""
     path = path_of(mismatch.path)
     channel = str(mismatch.path[0]) if mismatch.path else None
@@ -291,7 +291,7 @@ def refused_update(mismatch: Mismatch) -> InvalidUpdateError:
 def _class_check(kind: Any) -> Check:
     """Return the check of a value's class, without its content."""
 
-    def check(value: Any) -> Mismatch | None:
+    def check(value: Any) -> Misfit | None:
         # `fits` accepts None for every annotation, because a state key may be unset. Inside a value, None is a value
         # like any other.
         if type(value) is kind or (value is not None and fits(kind, value)):
@@ -305,20 +305,20 @@ def _literal_check(literal: Any) -> Check:
     """Return the check of a Literal. The mismatch shows the value, as its type is often right."""
     options = get_args(literal)
 
-    def check(value: Any) -> Mismatch | None:
+    def check(value: Any) -> Misfit | None:
         if None in options if value is None else fits(literal, value):
             return None
-        return Mismatch((), f"is {shorten(value)}, and its annotation says {named(literal)}")
+        return Misfit((), f"is {shorten(value)}, and its annotation says {named(literal)}")
 
     return check
 
 
-def _mismatch(value: Any, hint: Any) -> Mismatch:
+def _mismatch(value: Any, hint: Any) -> Misfit:
     kind = type(value)
     if kind.__module__.startswith("pregel_async._core"):  # an isolating list or dict: show the class that users know
         kind = kind.__base__ or kind
     found = "None" if value is None else f"of type {kind.__name__}"
-    return Mismatch((), f"is {found}, and its annotation says {named(hint)}")
+    return Misfit((), f"is {found}, and its annotation says {named(hint)}")
 
 
 def _plain_items(value: Any) -> Sequence[Any]:
@@ -331,11 +331,11 @@ def _plain_items(value: Any) -> Sequence[Any]:
     return ()
 
 
-def _is_anything(value: Any) -> Mismatch | None:
+def _is_anything(value: Any) -> Misfit | None:
     return None
 
 
-def _is_none(value: Any) -> Mismatch | None:
+def _is_none(value: Any) -> Misfit | None:
     return None if value is None else _mismatch(value, None)
 
 

@@ -36,7 +36,8 @@ class Board:
         changed: all channels that the superstep changed, emptied ones included, sorted.
         fleeting: channels that may change in a superstep without a write.
         ran: the names of the nodes that the superstep ran, in plan order.
-        amended: channels that updates of calls have changed while the next superstep is open.
+        amended: channels that have changed while the next superstep is open: by updates of calls, or because the load
+            has converted what other code had stored. Some of the latter are not in `channels`: they are to be emptied.
         remaining: the number of supersteps that the run may still take, the next one included.
     """
 
@@ -71,6 +72,13 @@ class Board:
         self.fleeting: set[str] = set()
         self.ran: tuple[str, ...] = ()
         self.remaining = 0
+        added = program.upgrades.added
+        if added:
+            for name in added:
+                channel = self.channels[name] = program.channels[name].from_checkpoint(added[name])
+                channel.key = name
+                self.versions[name], self.values[name] = 0, channel.get()
+            self.amended = frozenset(added)
         for name in program.restless:
             self.channels[name] = program.channels[name].fresh()
             self.fleeting.add(name)
@@ -109,6 +117,8 @@ class Board:
                 updated.append(name)
                 if name in program.keys:
                     board.values[name] = channel.get()
+        if board.amended:
+            board.amended = frozenset(board.amended - stored.keys())
         board.updated = tuple(sorted(updated))
         return board
 

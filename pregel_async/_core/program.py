@@ -15,7 +15,7 @@ from ..channels import BaseChannel, BinaryOperatorAggregate, DeltaChannel, Topic
 from ..errors import GraphValidationError
 from ..messages import add_messages
 from ..policies import CachePolicy, RetryPolicy, TimeoutPolicy
-from ..types import Command, Send
+from ..types import END, RESERVED, START, Command, Migration, Retyped, Send, UnknownStored
 from .isolation import Copies, isolate
 from .ownership import own, own_fold
 
@@ -117,6 +117,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         cache: the cache policy; None caches no results.
         handler: the error handler, which runs on the same input after the node has failed; None for none.
         spread: the input is a pair of arguments and keyword arguments: the node is a task that another node calls.
+        identity: the name in the ids of the node's tasks, and in namespaces: its own, or the name under which another
+            version of the code has planned the task.
+        was: the names that the node had in other versions of the code, newest first.
         plain: the node has no retry, cache or handler, so that it has one attempt. Computed.
         function_fingerprint: distinguishes the function from others of the same name; empty until the cache is used.
     """
@@ -143,10 +146,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     cache: CachePolicy | None = None
     handler: Node | None = None
     spread: bool = False
+    identity: str = ""
+    was: tuple[str, ...] = ()
     plain: bool = True
     function_fingerprint: bytes = b""
 
     def __post_init__(self) -> None:
+        if not self.identity:
+            structs.force_setattr(self, "identity", self.name)
         structs.force_setattr(self, "plain", not self.retry and self.handler is None and self.cache is None)
 
     def cache_key(self, key_func: Callable[..., Any], value: Any) -> Any:
@@ -157,6 +164,44 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     def interruptible(self) -> bool:
         """Whether a timeout can end an attempt. Python cannot stop a function in a worker thread that is waited for."""
         return self.flavour in ("async", "process") or self.abandons
+
+
+def is_state_key(name: str) -> bool:
+    """Return True if a channel of a `StateGraph` or a record's write is a state key, of any version of the graph."""
+    # Not state keys: the channels of edges, and the empty name that separates two updates (`BETWEEN`).
+    return bool(name) and name not in (START, END) and name not in RESERVED and not name.startswith(_CONTROL)
+
+
+_CONTROL = (BRANCH, JOIN, "__pregel_")
+
+
+class Upgrades(msgspec.Struct, frozen=True, kw_only=True):
+    """The declared rules by which a graph takes what other versions of its code have stored.
+
+    Attributes:
+        dropped: stored keys whose values the next superstep of a thread removes.
+        former: the present name of each renamed key, by the former ones; of several for one key the newest first.
+        retyped: how stored values of other types become values of a key, by key.
+        added: the values of keys in threads in which they were never written.
+        aliases: the nodes that run pending tasks of nodes that were renamed or retired, by the name under which the
+            tasks were planned. Such a node has that name as its identity, and a trigger of that name.
+        steps: functions that make a state of a version of a state of the version before, by version.
+        unknown_stored: what happens if a thread holds keys, or kept states, that the graph does not know.
+        nodes: the present names of renamed and retired nodes, by the old ones; END for nodes without a successor.
+    """
+
+    dropped: frozenset[str] = frozenset()
+    former: Mapping[str, str] = {}
+    retyped: Mapping[str, Retyped] = {}
+    added: Mapping[str, Any] = {}
+    aliases: Mapping[str, Node] = {}
+    nodes: Mapping[str, str] = {}
+    steps: Mapping[int, Migration] = {}
+    unknown_stored: UnknownStored = "warn"
+
+
+NO_UPGRADES = Upgrades()
+"""The rules of a graph that declares none."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +231,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
             the state class's own values; None if values are checked one by one. Raises `InvalidInputError`,
             `InvalidUpdateError`.
         step_timeout: the timeout of one superstep in seconds; None for no limit.
+        version: the version of the graph's code, from 1; 0 if none was given, which counts as 1.
+        upgrades: the rules for what other versions of the code have stored.
         warned: unknown stored keys for which an `UnknownStoredKeyWarning` was issued.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
         read_command: turns the update and goto of a call's command into writes. Raises `InvalidUpdateError`.
@@ -211,6 +258,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     check_update: Callable[[list[Write]], list[Write]]
     validate: Callable[[Mapping[str, Any], list[Write]], list[Write]] | None = None
     step_timeout: float | None = None
+    version: int = 0
+    upgrades: Upgrades = NO_UPGRADES
     warned: set[str] = set()  # each program has its own set: msgspec copies an empty default
 
     @property

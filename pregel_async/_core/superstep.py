@@ -280,7 +280,7 @@ def update(
     # 1. Mark the triggers of the nodes that ran as seen, and empty the channels that a run consumes. Before the writes,
     #    so that a barrier which this superstep completes again starts empty.
     for task in tasks:
-        name = task.node.name
+        name = task.node.identity
         for trigger in task.triggers:
             version = versions.get(trigger)
             if version is not None:

@@ -102,7 +102,7 @@ class Task:
         # Computed on first use: a superstep of many tasks would otherwise pay for a hash each.
         if self._id is None:
             scope, ns = self.scope
-            name = self.node.name
+            name = self.node.identity
             # The first path is that of `path` for a triggered node, by far the most frequent kind of task.
             is_pull = self.send < 0 and self.caller is None and self._handles is None
             self._id = task_id(scope, ns, self.step, name, (PULL, name) if is_pull else self.path)
@@ -128,7 +128,12 @@ class Task:
             return (*self._handles, "error")
         if self.caller is not None:
             return (PUSH, self.caller, self.send, True)
-        return (PULL, self.node.name) if self.send < 0 else (PUSH, self.send, False)
+        return (PULL, self.node.identity) if self.send < 0 else (PUSH, self.send, False)
+
+    @property
+    def namespace(self) -> str:
+        """The task's part of the namespaces of the graphs that it runs."""
+        return f"{self.node.identity}:{self.id}"
 
     def call(self, node: Node, index: int, arg: Any, digest: bytes = b"") -> Task:
         """Return the task of this task's `index`-th call, from 0."""

@@ -104,6 +104,7 @@ class entrypoint(Generic[ContextT]):  # noqa: N801  # a decorator, which reads a
         retention: as in `StateGraph.compile`.
         observer: as in `StateGraph.compile`.
         changed_questions: as in `StateGraph.compile`.
+        version: as in `StateGraph.compile`.
 
     Raises:
         GraphValidationError: the function is a generator or takes no input, a policy does not fit the function, or the

@@ -99,6 +99,7 @@ class NodeOptions(PolicyOptions, total=False):
     destinations: Destinations | None
     abandon_on_cancel: bool
     error_handler: Callable[..., object] | None
+    was: str | Sequence[str]
 
 
 class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, OutputSchemaT]):
@@ -187,6 +188,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
         on_timeout: OnTimeout | None = None,
         error_handler: Callable[..., object] | None = None,
         cache_policy: CachePolicy | None = None,
+        was: str | Sequence[str] = (),
     ) -> Self:
         """Add a node: a function or coroutine function that takes the state and returns an update; or a graph.
 
@@ -227,6 +229,9 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
                 the handler fails the superstep, as that of a node does.
             cache_policy: keeps the node's result in the graph's `cache`, and uses it for equal inputs. The key consists
                 of the input: context and anything else that the function reads do not count.
+            was: the name that the node had in former versions of the code, or several, newest first. The node runs the
+                pending tasks of threads that have them under such a name: their questions, answers and recorded results
+                stay. So does the state of a graph with `checkpointer=True`.
 
         Returns:
             This builder.
@@ -284,6 +289,7 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
             abandons=abandon_on_cancel,
             policies=policies,
             handler=handler,
+            was=(was,) if isinstance(was, str) else tuple(was),
         )
         return self
 
@@ -560,6 +566,20 @@ class StateGraph(GraphSpec, Generic[SchemaT, ContextSchemaT, InputSchemaT, Outpu
                 answered. "error" fails with `QuestionChangedError`; "accept" returns the answer, with one
                 `QuestionChangedWarning` per node and run. None uses the value of `set_defaults`, which is "error"
                 initially. See docs/replay.md.
+            removed: names of keys that former versions of the code had. Their values are removed from a thread with its
+                next superstep. A key that is neither in the schema nor here stays stored.
+            migrations: functions that convert whole stored states, by version: `migrations[3]` makes a state of version
+                3 of one of version 2. It gets a `StoredState`, and returns the keys to set, with `REMOVED` for keys to
+                take away. It must be pure, because it is called for each read. A state is converted by those from the
+                version of its checkpoint to this one, after `Renamed`, `Retyped` and `Added`. Needs `version`.
+            unknown: what happens if a thread holds keys that neither the schema nor a rule names, or the state of a
+                graph with `checkpointer=True` whose node does not exist: "warn" issues an `UnknownStoredKeyWarning`
+                or a `KeptStateWarning`, "error" refuses the thread, "ignore" does nothing. The values stay stored.
+            retired: for nodes that former versions of the code had, by name: the node that runs their pending tasks, or
+                END, which ends these tasks without an update.
+            version: the version of the graph's code, a whole number from 1 on, which the metadata of each checkpoint
+                has as `__version__`. A thread of a greater version is not run: `GraphVersionError`. None stores no
+                version, and counts as 1.
 
         Returns:
             The compiled graph.

@@ -43,7 +43,7 @@ from .schema import (
     state_completer,
     update_checker,
 )
-from .specs import BranchSpec, GraphSpec, NodeSpec
+from .specs import BranchSpec, GraphSpec, NodeSpec, marks_of
 
 
 def compile_graph(
@@ -124,6 +124,7 @@ def compile_graph(
                 timeout=policies.timeout,
                 cache=policies.cache,
                 handler=_handler(builder, index, spec, blocking=blocking, ignore_unknown=ignore_unknown),
+                was=spec.was,
             )
         )
     schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
@@ -148,6 +149,11 @@ def compile_graph(
         check_update=update_checker(schemas, builder.channels) if validate_input else list,
         validate=None if model is None else model.validator(),
     )
+    declared = any(name in options for name in ("removed", "retired", "migrations", "unknown"))
+    if declared or any(spec.was for spec in builder.nodes.values()) or marks_of(builder):
+        from .upgrades import with_upgrades  # imported lazily: most graphs declare no rules
+
+        program = with_upgrades(program, builder, options)
     hints: list[Any] = [schema.type for schema in schemas]
     hints += [hint for schema in schemas for hint in schema.hints.values()]
     handlers = [spec.handler or builder.default_handler for spec in builder.nodes.values()]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .._checks.values import Mismatch, mismatch_of, refused_input, refused_update
+from .._checks.values import Misfit, mismatch_of, refused_input, refused_update
 from .._core.ownership import own
 from .._core.program import Write
 from ..channels.overwrite import unwrap_overwrite
@@ -55,7 +55,7 @@ class ModelValues:
         self._plain = plain
         self.by_field = _validates_by_field(model)
 
-    def validate(self, given: dict[str, Any], held: Mapping[str, Any]) -> dict[str, Any] | Mismatch:
+    def validate(self, given: dict[str, Any], held: Mapping[str, Any]) -> dict[str, Any] | Misfit:
         """Validate the values of an input or update.
 
         Missing required fields are not errors: a node may read less than the whole state. If a key with a reducer is
@@ -86,7 +86,7 @@ class ModelValues:
             if hasattr(error, "errors"):
                 wrong = mismatch_of(error, leaving_out=is_no_problem)
             else:
-                wrong = Mismatch((), f"is refused: {type(error).__name__}: {error}") if is_whole else None
+                wrong = Misfit((), f"is refused: {type(error).__name__}: {error}") if is_whole else None
             if wrong is not None:
                 return wrong
             return {**given, **{name: self._validate_field(name, value) for name, value in values.items()}}
@@ -118,7 +118,7 @@ class ModelValues:
         """
         given = {name: value for name, value in writes if name in self._keys}
         made = self.validate(given, held)
-        if isinstance(made, Mismatch):
+        if isinstance(made, Misfit):
             raise refused_update(made)
         changed = [(name, made[name] if value is given.get(name) else value) for name, value in writes]
         return changed + [(name, value) for name, value in made.items() if name not in given]
@@ -135,7 +135,7 @@ class ModelValues:
         if not writes or writes[0][0] != START:
             return self.validate_update(writes, held)
         made = self.validate(writes[0][1], held)
-        if isinstance(made, Mismatch):
+        if isinstance(made, Misfit):
             raise refused_input(made)
         return [(START, made)]
 

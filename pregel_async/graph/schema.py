@@ -20,7 +20,7 @@ from .._checks.annotations import (
     resolve_alias,
     without_qualifiers,
 )
-from .._checks.values import Check, Mismatch, compile_check, path_of, plain_type, refused_input, refused_update
+from .._checks.values import Check, Misfit, compile_check, path_of, plain_type, refused_input, refused_update
 from .._core.fits import is_typed_dict
 from .._core.ownership import own
 from .._core.program import Write
@@ -30,12 +30,15 @@ from ..channels.abc import AnyChannel
 from ..channels.overwrite import overwrite_value, unwrap_overwrite
 from ..errors import EmptyChannelError, GraphValidationError, InvalidInputError, InvalidUpdateError
 from ..managed import ManagedValue, Progress
-from ..types import Overwrite
+from ..types import Added, Overwrite, Renamed, Retyped
 
 if TYPE_CHECKING:
     from .model_values import ModelValues
 
 Managed: TypeAlias = type[ManagedValue[Any]]
+
+UPGRADE_MARKS: Final = (Renamed, Retyped, Added)
+"""The classes of marks in annotations that declare how stored values become those of a key."""
 
 ROOT: Final = "__root__"
 """The channel of a state that consists of one value."""
@@ -282,10 +285,10 @@ def input_reader(
             kept[key] = value
         found = values_of(kept)
         for model in models:
-            if isinstance(found, Mismatch):
+            if isinstance(found, Misfit):
                 break
             found = model.validate(found, {})
-        if isinstance(found, Mismatch):
+        if isinstance(found, Misfit):
             raise refused_input(found)
         return [(channel, found)]
 
@@ -349,7 +352,7 @@ def _update_annotation(reducer: Callable[..., Any]) -> Any:
     return hints_of(reducer).get(second, Any)
 
 
-def _check_safely(check: Check, value: Any) -> Mismatch | None:
+def _check_safely(check: Check, value: Any) -> Misfit | None:
     try:
         return check(value)
     # The value contains itself, or is nested too deeply to be stored: encoding it raises an error that says so.
@@ -361,7 +364,7 @@ def _unchecked(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] | Mismatch]:
+def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] | Misfit]:
     """Make the function that checks values for keys of a schema.
 
     Plain keys of a pydantic model are not checked here but by `ModelValues`.
@@ -378,7 +381,7 @@ def values_reader(schema: Schema) -> Callable[[dict[str, Any]], dict[str, Any] |
         check = None if plain and is_model(schema.type) else key_check(hint, schema.channels[key])
         checks[key] = None if check is None else (plain_type(hint) if plain else None, check)
 
-    def read(values: dict[str, Any]) -> dict[str, Any] | Mismatch:
+    def read(values: dict[str, Any]) -> dict[str, Any] | Misfit:
         for key, value in values.items():
             known = checks[key]
             if known is None:
@@ -501,6 +504,7 @@ def _channel(where: str, hint: Any) -> AnyChannel:
         return LastValue(hint)
     base, *marks = get_args(hint)
     base = without_qualifiers(base)
+    marks = [mark for mark in marks if not isinstance(mark, UPGRADE_MARKS)]
     for mark in marks:
         if isinstance(mark, DeltaChannel):
             if not _takes_two_arguments(mark.reducer):
@@ -515,7 +519,7 @@ def _channel(where: str, hint: Any) -> AnyChannel:
             raise GraphValidationError(
                 f"the annotation of {where} has a function, {mark!r}, which is not its last item: a reducer goes last"
             )
-    last = marks[-1]
+    last = marks[-1] if marks else None
     if not callable(last) or isinstance(last, type):
         return LastValue(base)
     if not _takes_two_arguments(last):

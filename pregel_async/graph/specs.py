@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
@@ -13,7 +13,7 @@ from .._checks.context_schema import context_reader
 from .._checks.node_policies import NodePolicies
 from ..channels.abc import AnyChannel
 from ..types import END
-from .schema import Managed, Schema, merge_channels, read_schema
+from .schema import UPGRADE_MARKS, Managed, Schema, merge_channels, read_schema
 
 HANDLER = "__error_handler__"
 """The prefix of names of error handlers in streams; the node's name follows."""
@@ -38,6 +38,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
         abandons: True if a cancellation does not wait for the function.
         policies: retries, timeout and cache.
         handler: the node's own error handler, or None for the default.
+        was: the names that the node had in former versions of the code, newest first.
     """
 
     call: Callable[..., Any]
@@ -51,6 +52,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     abandons: bool
     policies: NodePolicies
     handler: HandlerSpec | None
+    was: tuple[str, ...] = ()
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +134,14 @@ class GraphSpec:
         self.branches: dict[str, dict[str, BranchSpec]] = {}
         self.defaults = NodePolicies()
         self.default_handler: HandlerSpec | None = None
+
+
+def marks_of(builder: GraphSpec) -> list[tuple[str, Any]]:
+    """Return the marks in a graph's annotations that declare how stored values become those of a key, with the keys."""
+    schemas = [builder.state_schema, builder.input_schema, builder.output_schema]
+    schemas += [spec.input for spec in builder.nodes.values()]
+    hints = [item for schema in schemas for item in schema.hints.items() if get_origin(item[1]) is Annotated]
+    return [(key, mark) for key, hint in hints for mark in get_args(hint) if isinstance(mark, UPGRADE_MARKS)]
 
 
 def draw(builder: GraphSpec) -> Drawing:

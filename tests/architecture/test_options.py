@@ -50,6 +50,7 @@ COMMON = frozenset(
         "store",
         "stream_mode",
         "subgraphs",
+        "unknown",
         "version",
         "environment",
     )

@@ -24,7 +24,7 @@ from ..observing.observed import Observed
 from ..observing.observer import RunStarted
 from ..persistence.lease import ThreadLease
 from ..persistence.namespace_writer import NamespaceWriter
-from ..persistence.namespaces import namespace_of
+from ..persistence.namespaces import former_namespaces, namespace_of
 from ..persistence.unstored import Persistence, Unstored
 from ..streaming.publisher import publisher_of_subgraph
 from ..tasks.context import ROUTER_BASE, AttemptContext
@@ -57,6 +57,11 @@ class NestedCall(msgspec.Struct, frozen=True):
     def ns(self) -> str:
         """The subgraph's namespace."""
         return namespace_of(self.outer.graph.ns, self.outer.task, keeps_state=self.keeps_state, number=self.number)
+
+    def former_namespaces(self) -> list[str]:
+        """Return the namespaces that a kept state had under former names of nodes, newest first."""
+        nodes = [attempt.task.node for attempt in (self.outer, *self.outer.graph.outer)]
+        return former_namespaces(self.ns, nodes[::-1]) if any(node.was for node in nodes) else []
 
     @property
     def caller(self) -> str:
@@ -96,6 +101,7 @@ async def run_nested(
             if program.untracked:
                 refill(program, persistence.start, call_input.writes)
             call_input = NO_INPUT
+        persistence.require_fit(call_input.writes, discards=call_input.is_input)
         if persistence.is_new:
             call_input.require_input(program, lease.thread_id)
         publisher = publisher_of_subgraph(
@@ -112,7 +118,7 @@ async def run_nested(
         )
         observation = _observation(program, settings, nested, ns) if settings.observers else NOT_OBSERVED
         graph_run = run_of(
-            program,
+            persistence.program,
             settings,
             audience,
             run_context,
@@ -149,6 +155,7 @@ async def _persistence(program: Program, nested: NestedCall, ns: str) -> Persist
             caller=outer.task.id if nested.keeps_state else None,
             identity=(program.name, nested.digest.hex()) if nested.digest else None,
             at=run_context.start_checkpoints.pop(ns, None),
+            former=nested.former_namespaces() if nested.keeps_state else (),
         )
     except StorageError as error:
         # Noted as the run's failure: a failure of the node would be retried, or reach the node's error handler.

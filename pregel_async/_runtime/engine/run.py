@@ -138,6 +138,7 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         metadata = {**settings.metadata, "run_id": root_call.run_id}
         forks = bool(settings.travels) and not await _starts_at_tips(saver, thread_id, settings)
         namespace = await NamespaceWriter.open(lease, codec, program, at=settings.at, fork=forks, metadata=metadata)
+        namespace.require_fit(call_input.writes, discards=call_input.is_input)
         run_context = RunContext(root_call.environment, root_call.run_id, lease.scope, lease, root_call.spending)
         if run_context.spending.is_limited:
             run_context.spending.add_earlier(namespace.counter.recorded())
@@ -155,6 +156,7 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         publisher = publisher_of(
             program, audience.shown, audience.subscriptions, thread_id=thread_id, now=root_call.environment.now
         )
+        program = namespace.program  # extended, if the stored state needs that
         graph_run = run_of(program, settings, audience, run_context, namespace, root_call.observation, publisher)
         work = partial(graph_run.run, call_input)
         if settings.retention is not None:

@@ -19,10 +19,12 @@ from checkpoint_savers.sharing import Shareable, shared
 
 from ..._core.board import Board
 from ..._core.copying import is_opaque
+from ..._core.fits import fits
 from ..._core.program import SENDS, Program, Write
 from ..._core.task import Finished, Outcome, Task
 from ..._core.untracked import storable, storable_input
 from ...channels import MISSING, BaseChannel, LastValue
+from ...channels.overwrite import unwrap_overwrite
 from ...types import START, Interrupt, Send
 from .records import NOT_RECORDED
 from .restore import kind_of
@@ -46,12 +48,16 @@ class Encoder:
 
     def __init__(self, program: Program, codec: Codec) -> None:
         self.codec = codec
-        self._program = program
+        self.use(program)
         self._last: dict[
             str, tuple[list[Any], IncrementalValue]
         ] = {}  # large lists of channels, and how they were encoded
         # The last list that was encoded for a record of the open superstep, as a tuple of one.
         self._recorded: tuple[tuple[list[Any], bytes], ...] = ()
+
+    def use(self, program: Program) -> None:
+        """Encode for this program from now on."""
+        self._program = program
         # A `LastValue` is missing here: its kind depends on its current value (see `kind_of`).
         self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
@@ -70,6 +76,12 @@ class Encoder:
                 # channel appends the same elements when the superstep ends. One list is enough for that.
                 self._recorded = ((value, data),)
         return tuple(encoded)
+
+    def unfit(self, writes: Sequence[Write]) -> tuple[str, ...]:
+        """Return the keys whose writes do not fit their annotations: nodes' writes are not checked."""
+        plain = [(name, value) for name, value in writes if type(self._program.channels.get(name)) is LastValue]
+        channels = self._program.channels
+        return tuple([name for name, value in plain if not fits(channels[name].typ, unwrap_overwrite(value))])
 
     def _storable_send(self, send: Any, held: Shareable) -> Any:
         """Return a send as it is stored: without untracked values, and with references to what the state holds."""
@@ -154,8 +166,9 @@ class Encoder:
         for task, outcome in zip(ran, outcomes, strict=True):
             node = task.node
             for trigger in node.triggers if task.send < 0 else ():
-                if trigger in board.seen and node.name in board.seen[trigger] and board.channels[trigger].tracked:
-                    seen.setdefault(trigger, {})[node.name] = board.seen[trigger][node.name]
+                name = node.identity
+                if trigger in board.seen and name in board.seen[trigger] and board.channels[trigger].tracked:
+                    seen.setdefault(trigger, {})[name] = board.seen[trigger][name]
             if isinstance(outcome, Finished) and not node.hidden:
                 acting = outcome.handler_task or task
                 if not recorded or not recorded.get(acting.id, NOT_RECORDED).finished:
@@ -192,6 +205,10 @@ class Encoder:
         versions: dict[str, int] = {}
         untracked, shown, last, clock = self._program.untracked, board.values, self._last, board.clock
         for name in board.changed:
+            if name not in board.channels:  # the graph does not have it any more
+                if name in before.values:
+                    emptied.append(name)
+                continue
             channel = board.channels[name]
             if not channel.tracked:
                 continue
@@ -291,7 +308,7 @@ class Encoder:
 
     def locate(self, board: Board) -> None:
         """Raise the error of an unstorable input for the input's own key, if one channel holds the whole input."""
-        for name in board.changed:
+        for name in filter(board.channels.__contains__, board.changed):
             value = self._storable_value(name, board.channels[name])
             if isinstance(value, dict):
                 for key, item in value.items():

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.records import CheckpointId, EventRow, TaskId
+from checkpoint_savers.records import VERSION, CheckpointId, EventRow, TaskId
 
 from ..._core import superstep
 from ..._core.board import Board
-from ..._core.program import Program
+from ..._core.program import Program, Write
 from ..._core.task import Recorded, Task
-from ...types import Interrupt
-from .call_site import CallSite
+from ...types import Interrupt, Mismatch
 from .commit_writers import CommitWriter
 from .digests import Digests, fleeting_keys
 from .encoder import Encoder
-from .namespaces import ids_in
+from .mismatches import require_fit
+from .namespaces import CallSite, ids_in
 from .spending import Amounts
 from .spending_counter import SpendingCounter
 from .task_records import Answered, TaskRecords
@@ -34,7 +35,7 @@ class LoadedNamespace:
     Args:
         writer: queues and sends the namespace's transactions.
         codec: encodes the graph's values.
-        program: the graph.
+        program: the graph; an attribute, too, which the load extends if the stored state needs that.
         site: where the graph is called from.
         metadata: added to the metadata of each checkpoint.
         outer: the outer graph's namespace, as a tuple of one; empty for the root graph.
@@ -53,6 +54,8 @@ class LoadedNamespace:
         scope: the thread id in the ids of the open superstep's tasks: this thread's, or that of the thread from which
             the superstep was copied.
         branches: the next write starts a new branch.
+        loaded_version: the entry for the version of the graph that made the loaded checkpoint, in its metadata.
+        mismatches: what of the loaded state does not fit the graph.
     """
 
     def __init__(
@@ -84,6 +87,8 @@ class LoadedNamespace:
         self.step = -1
         self.scope = lease.scope
         self.branches = False
+        self.loaded_version: dict[str, int] = {}
+        self.mismatches: tuple[Mismatch, ...] = ()
         self._first_codec = codec
 
     is_stored = True
@@ -108,6 +113,11 @@ class LoadedNamespace:
         if earlier.identity.is_other(self.site.identity):
             self.ran_instead = earlier.identity.graph
         self.site = msgspec.structs.replace(self.site, identity=self.site.identity.or_else(earlier.identity))
+
+    @property
+    def own_version(self) -> dict[str, int]:
+        """The entry for the graph's version in the metadata of new checkpoints; empty without `version=`."""
+        return {VERSION: self.program.version} if self.program.version else {}
 
     @property
     def is_new(self) -> bool:
@@ -202,6 +212,23 @@ class LoadedNamespace:
     def has_records(self) -> bool:
         """Whether the open superstep has task records."""
         return bool(self.task_records.results)
+
+    def adopt(self, program: Program) -> None:
+        """Use a program that was extended for the loaded state; see `Restored`."""
+        if program is not self.program:
+            self.program = program
+            self.encoder.use(program)
+            self.task_records.use(program)
+
+    def require_fit(self, writes: Iterable[Write] = (), *, discards: bool = False) -> None:
+        """Raise `GraphChangedError` if the loaded state does not fit the graph.
+
+        Args:
+            writes: the writes of the call's input or update, which may replace values that do not fit.
+            discards: the call discards pending tasks.
+        """
+        if self.mismatches:
+            require_fit(self.thread_id, self.program, self.mismatches, writes, discards=discards)
 
     def is_untouched(self) -> bool:
         """Return True if tasks are pending, and none of the open superstep has failed or was answered.

@@ -8,22 +8,24 @@ that keeps its state from call to call, is also found by its tip, which the root
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
-from checkpoint_savers.chain import ChainReader, ChainWriter
-from checkpoint_savers.records import CALLER, MADE_IN, Chain, CheckpointId
+from checkpoint_savers.chain import ChainReader, ChainWriter, EncodedState
+from checkpoint_savers.records import CALLER, MADE_IN, VERSION, Chain, CheckpointId, CheckpointRow
 from checkpoint_savers.saver_port import PAGE
 
-from ..._core.board import Board
+from ...errors import GraphVersionError, KeptStateWarning
+from ...types import Mismatch
 from .at_exit import AtExitWriter, InnerGraphs
-from .call_site import CallSite
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
-from .namespaces import has_child, ids_in, made_on, parents_of, was_made_on
+from .mismatches import keys_of_update, of_records, of_version, without_keys
+from .namespaces import CallSite, has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
 from .records import AMENDED, amend_again
-from .restore import restore
+from .restore import Restored, restore
 
 
 def begin_writing(lease: ThreadLease, ns: str) -> tuple[CommitWriter, tuple[InnerGraphs, ...]]:
@@ -53,8 +55,6 @@ async def load_checkpoint(namespace: LoadedNamespace, chain: Chain, *, fork: boo
     writer.head = chain.head
     reader = ChainReader(thread_id, namespace.ns, chain.rows)
     state = reader.state(at)
-    board = restore(namespace.program, state, row.step, namespace.codec, thread_id=thread_id)
-    namespace.encoder.remember(board, state)
     writer.chain, writer.stored, writer.stored_step = ChainWriter.resume(reader, at), at, row.step
     # A checkpoint that has a child is run again, which needs a new branch. The tip of another branch is continued, and
     # becomes the head.
@@ -64,9 +64,8 @@ async def load_checkpoint(namespace: LoadedNamespace, chain: Chain, *, fork: boo
     # On a new branch the superstep runs anew, so its task records stay with the old branch. The record of updates that
     # calls made to the open superstep (`AMENDED`) is loaded: these updates are part of the state.
     namespace.task_records.load([record for record in chain.records if not fork or record.task_id == AMENDED])
-    namespace.loaded_at, namespace.step, namespace.branches = at, row.step, fork
-    namespace.scope = row.metadata.get(MADE_IN, thread_id)
-    _take_board(namespace, board)
+    namespace.loaded_at, namespace.branches = at, fork
+    _take_row(namespace, row, state)
 
 
 def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
@@ -80,24 +79,34 @@ def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
     records.results, records.names = earlier.task_records.results, earlier.task_records.names
     namespace.loaded_at, namespace.step, namespace.branches = earlier.loaded_at, earlier.step, earlier.branches
     namespace.scope = earlier.scope
-    state, thread_id = writer.chain.state, namespace.lease.thread_id
-    _take_board(namespace, restore(namespace.program, state, namespace.step, namespace.codec, thread_id=thread_id))
+    namespace.loaded_version = earlier.loaded_version if writer.tip == earlier.loaded_at else earlier.own_version
+    program, state, thread_id = namespace.program, writer.chain.state, namespace.lease.thread_id
+    version = namespace.loaded_version.get(VERSION, 1)
+    _take(namespace, restore(program, state, namespace.step, namespace.codec, thread_id=thread_id, version=version))
     pending = [each.metadata for each in writer.chain.deferred if each.checkpoint_id == writer.tip]
     is_same_call = any(site.made_checkpoint(metadata) for metadata in pending)
     if is_same_call or (earlier.continues and earlier.site.is_same(site)):
         namespace.continue_call(earlier.site)
 
 
-def _take_board(namespace: LoadedNamespace, board: Board) -> None:
-    """Make this the loaded board, with the updates that calls made to the open superstep."""
-    namespace.board = board
-    amended = namespace.task_records.results.get(AMENDED)
+def _take(namespace: LoadedNamespace, restored: Restored) -> None:
+    """Make this the loaded state, with the updates that calls made to the open superstep."""
+    namespace.board = restored.board
+    namespace.adopt(restored.program)
+    results = namespace.task_records.results
+    amended = results.get(AMENDED)
+    namespace.mismatches = restored.mismatches
     if amended is not None:
-        scope = namespace.scope, ids_in(namespace.ns, namespace.caller)
-        amend_again(namespace.program, board, amended, namespace.codec, scope)
+        namespace.mismatches = without_keys(restored.mismatches, keys_of_update(restored.program, amended))
+    if results:
+        state, codec = namespace.writer.chain.state, namespace.codec
+        namespace.mismatches += of_records(namespace.program, results.values(), state, codec, namespace.ns)
+        if amended is not None:
+            scope = namespace.scope, ids_in(namespace.ns, namespace.caller)
+            amend_again(namespace.program, restored.board, amended, codec, scope)
 
 
-async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace) -> None:
+async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace, former: Sequence[str] = ()) -> None:
     """Load what a subgraph's call continues: an earlier attempt at this call, or the tip of a kept state.
 
     The namespace stays empty if there is neither.
@@ -105,6 +114,7 @@ async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace) -> Non
     Args:
         namespace: the empty namespace.
         outer: the outer graph's namespace.
+        former: the namespaces that a kept state had under former names of nodes, newest first.
     """
     if namespace.lease.fresh and namespace.ns not in namespace.lease.visited:
         # The thread was empty when this run acquired it, and the run has not written this namespace: save the read.
@@ -119,6 +129,63 @@ async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace) -> Non
             for found in await read_chain(namespace, tip):
                 await load_checkpoint(namespace, found)
                 return
+    if namespace.caller:
+        await _load_former(namespace, outer, former)
+
+
+async def _load_former(namespace: LoadedNamespace, outer: LoadedNamespace, former: Sequence[str]) -> None:
+    """Begin a kept state's namespace with the state that it had under a former name; warn if it may have had one."""
+    lease, ns = namespace.lease, namespace.ns
+    for other in [each for each in former if each in lease.tips]:
+        chain = await lease.saver.read(lease.thread_id, other, lease.tips[other])
+        if chain is not None:
+            reader, row = ChainReader(lease.thread_id, other, chain.rows), chain.rows[-1]
+            # The first row here is a keyframe of this state, unknown keys included. The old rows stay as they are, for
+            # other branches and for history.
+            state = reader.state(row.checkpoint_id).copy()
+            namespace.writer.chain = ChainWriter(ns, state, None, None)
+            _take_row(namespace, row, state)
+            return
+    inside, _, _ = ns.rpartition("|")
+    nodes = outer.program.nodes
+    parts = {other: other.rpartition("|") for other in lease.tips}
+    left = [each for each, (around, _, name) in parts.items() if around == inside and name not in nodes]
+    for other in sorted([each for each in left if not each[-1].isdigit()], key=lease.tips.__getitem__)[-1:]:
+        found = KeptStateWarning(lease.thread_id, outer.program.name, ns, other)
+        policy = outer.program.upgrades.unknown_stored
+        if policy == "warn":
+            warnings.warn(found, stacklevel=2)
+        elif policy == "error":
+            name, advice = other.rpartition("|")[2], "add_node(..., was=) if the node was renamed"
+            namespace.mismatches += (
+                Mismatch(kind="state", name=name, namespace=ns, reason=str(found), advice=advice, blocks="all"),
+            )
+
+
+def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedState) -> None:
+    """Load a checkpoint's state into the namespace: board, step and version.
+
+    Raises:
+        GraphVersionError: a greater version of the graph has made the checkpoint.
+    """
+    program, ns, thread_id = namespace.program, namespace.ns, namespace.lease.thread_id
+    if newer := of_version(program, row.metadata, ns):
+        raise GraphVersionError(thread_id, program.name, row.metadata[VERSION], program.version or 1, newer)
+    restored = restore(
+        program,
+        state,
+        row.step,
+        namespace.codec,
+        thread_id=thread_id,
+        ns=ns,
+        at=row.checkpoint_id,
+        version=row.metadata.get(VERSION, 1),
+    )
+    namespace.encoder.remember(restored.board, state)
+    namespace.step, namespace.scope = row.step, row.metadata.get(MADE_IN, thread_id)
+    # A copy of the checkpoint (`branch_off`) has its values as they are stored, and so its version too.
+    namespace.loaded_version = {key: row.metadata[key] for key in (VERSION,) if key in row.metadata}
+    _take(namespace, restored)
 
 
 async def _earlier_attempt(namespace: LoadedNamespace, chain: Chain, outer: LoadedNamespace) -> Sequence[Chain]:

@@ -25,12 +25,11 @@ from ..._core.task import Failed, Outcome, Paused, Task
 from ...errors import CheckpointNotFoundError
 from ..observing.error_text import with_notes
 from .at_exit import InnerGraphs
-from .call_site import CallIdentity, CallSite
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
 from .loading import begin_writing, find_moved_tips, load_checkpoint, load_latest, load_unstored, read_chain
-from .namespaces import NO_TASK, ids_in
+from .namespaces import NO_TASK, CallIdentity, CallSite, ids_in
 from .outcome_records import OutcomeRecords
 from .records import AMENDED, BETWEEN, NOT_RECORDED
 from .task_records import NOTHING_ANSWERED
@@ -86,7 +85,7 @@ class NamespaceWriter(LoadedNamespace):
 
         Raises:
             CheckpointNotFoundError: there is no checkpoint `at`.
-            GraphChangedError: the graph's code does not fit the stored state.
+            GraphVersionError: a greater version of the graph has stored the checkpoint.
             CorruptCheckpointError: a stored value cannot be decoded.
             StorageError: reading failed.
         """
@@ -118,6 +117,7 @@ class NamespaceWriter(LoadedNamespace):
         caller: TaskId | None,
         at: CheckpointId | None = None,
         identity: tuple[str, str] | None = None,
+        former: Sequence[str] = (),
     ) -> NamespaceWriter:
         """Load the namespace of a subgraph. Raises as `open` does.
 
@@ -130,6 +130,7 @@ class NamespaceWriter(LoadedNamespace):
             caller: the same task if the subgraph keeps its state from call to call; else None.
             at: continue from this checkpoint (time travel); on a new branch if the outer graph is on a new branch.
             identity: the graph's name and the digest of its input; None if they are not compared.
+            former: the namespaces that a kept state had under former names of nodes, newest first.
         """
         lease = outer.lease
         site = CallSite(
@@ -154,7 +155,7 @@ class NamespaceWriter(LoadedNamespace):
                     lease.move_tip(ns, at)
                 namespace.continues = True
             else:
-                await load_latest(namespace, outer)
+                await load_latest(namespace, outer, former)
             namespace.counter.load()
         for graphs in namespace.graphs:
             graphs.add(namespace)
@@ -168,8 +169,8 @@ class NamespaceWriter(LoadedNamespace):
 
     @cached_property
     def _origin(self) -> dict[str, Any]:
-        """The entries of the call site for the metadata of each checkpoint."""
-        return self.site.metadata
+        """The entries of the call site and of the graph's version for the metadata of each checkpoint."""
+        return {**self.site.metadata, **self.own_version}
 
     @cached_property
     def _outcomes(self) -> OutcomeRecords:
@@ -198,7 +199,13 @@ class NamespaceWriter(LoadedNamespace):
                 ran=self.writer.chain.state.ran,
                 results={},
             )
-            metadata = {**self.metadata, "source": "fork", "step": board.step, **self._origin}
+            metadata = {
+                **self.metadata,
+                "source": "fork",
+                "step": board.step,
+                **self.site.metadata,
+                **self.loaded_version,
+            }
             if self.scope != self.thread_id:  # the copied superstep keeps the task ids of the original thread
                 metadata[MADE_IN] = self.scope
             self.step = board.step
@@ -228,7 +235,8 @@ class NamespaceWriter(LoadedNamespace):
             number = sum(channel == BETWEEN for channel, _ in earlier)
             scope = self.scope, ids_in(self.ns, self.caller)  # the scope of the ids of messages in the update
             amend(self.program, board, edits, scope=scope, number=number)
-            results[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data)))
+            unfit = (*before.unfit, *self.encoder.unfit(edits))
+            results[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data), unfit=unfit))
         if results:
             rows = [records.row(task_id, index, result) for task_id, (index, result) in results.items()]
             # Shielded: a cancellation after the transaction would leave `records.results` without the stored answers.
@@ -418,6 +426,8 @@ class NamespaceWriter(LoadedNamespace):
         (`AMENDED`) are copied, because they are part of the state.
         """
         records, writer = self.task_records, self.writer
+        if self.tip != self.loaded_at:  # made by this edit, with the present version
+            self.loaded_version = self.own_version
         writer.chain = writer.chain.sibling()
         records.results = {task_id: result for task_id, result in records.results.items() if task_id == AMENDED}
         self.branches = True

@@ -1,4 +1,4 @@
-"""Build the namespaces under which subgraphs' states are stored, and find states in them.
+"""Build the namespaces under which subgraphs' states are stored, find states in them, and describe their calls.
 
 A namespace is the path of tasks to the graph: `node:task` for each level, joined with `|`. Each of its checkpoints has
 in its metadata (`parents`) the checkpoints of the outer graphs on which it was made.
@@ -6,16 +6,21 @@ in its metadata (`parents`) the checkpoints of the outer graphs on which it was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from itertools import product
 from typing import Any, Final
+
+import msgspec
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.history import walk
-from checkpoint_savers.records import CALLER, FOLLOWED, CheckpointId, CheckpointRow, Header, TaskId
+from checkpoint_savers.records import CALLER, FOLLOWED, GIVEN, CheckpointId, CheckpointRow, Header, TaskId
 
+from ..._core.program import Node
 from ..._core.task import Task
 from ...types import RunnableConfig
+from .digests import is_changed
 
 NO_TASK: Final = TaskId("")
 """A task id that names no task."""
@@ -30,11 +35,23 @@ def namespace_of(ns: str, task: Task, *, keeps_state: bool, number: int = 0) -> 
         keeps_state: the subgraph keeps its state from call to call, so that its namespace must not contain task ids.
         number: the subgraph's number among those that the task runs, from 0.
     """
-    inside = f"{task.node.name}:{task.id}"
-    inside = f"{ns}|{inside}" if ns else inside
+    inside = f"{ns}|{task.namespace}" if ns else task.namespace
     if keeps_state:
         inside = "|".join(part.partition(":")[0] for part in inside.split("|"))
     return f"{inside}|{number}" if number else inside
+
+
+def former_namespaces(ns: str, nodes: Sequence[Node]) -> list[str]:
+    """Return the namespaces that a kept state had under former names of the nodes that contain it, newest first.
+
+    Args:
+        ns: the namespace of the kept state.
+        nodes: the nodes that contain it, the outermost first.
+    """
+    inside = iter(nodes)
+    # A number is the subgraph's among those of one task.
+    names = [(part,) if part.isdigit() else (part, *next(inside).was) for part in ns.split("|")]
+    return ["|".join(parts) for parts in product(*names)][1:]
 
 
 def ids_in(ns: str, caller: str) -> str:
@@ -116,3 +133,66 @@ def config_of(
         if ns:
             known["checkpoint_map"] = {**parents, ns: checkpoint_id}
     return {"configurable": known}
+
+
+class CallIdentity(msgspec.Struct, frozen=True):
+    """The graph and input of a call, for comparison with a later attempt at the same call.
+
+    Attributes:
+        graph: the graph's name.
+        digest: the input's digest, in hexadecimal digits; empty if the input is not compared.
+    """
+
+    graph: str = ""
+    digest: str = ""
+
+    def is_other(self, now: CallIdentity) -> bool:
+        """Return True if a later attempt calls another graph, or passes another input. False if one is unknown."""
+        if not self.digest or not now.digest:
+            return False
+        return self.graph != now.graph or is_changed(bytes.fromhex(self.digest), bytes.fromhex(now.digest))
+
+    def or_else(self, other: CallIdentity) -> CallIdentity:
+        """Return this identity if it is known, else the other."""
+        return self if self.digest else other
+
+
+# `gc=False`: every waiting run holds one, which Python's collector would visit again and again.
+class CallSite(msgspec.Struct, frozen=True, gc=False):
+    """Where a graph is called from, as stored in the metadata of its checkpoints.
+
+    Attributes:
+        parents: the checkpoint of each outer graph on which the call was made, by namespace; empty for the root graph.
+        task: the task that runs the graph; `NO_TASK` for the root graph.
+        caller: the same task if the graph keeps its state from call to call; else `NO_TASK`.
+        identity: the graph and its input.
+    """
+
+    parents: dict[str, str] = {}
+    task: TaskId = NO_TASK
+    caller: TaskId = NO_TASK
+    identity: CallIdentity = CallIdentity()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The entries for the metadata of the graph's checkpoints."""
+        found: dict[str, Any] = {"parents": self.parents}
+        if self.caller:
+            found[CALLER] = self.caller
+        if self.identity.digest:
+            found[GIVEN] = [self.identity.graph, self.identity.digest]
+        return found
+
+    @classmethod
+    def of(cls, row: CheckpointRow) -> CallSite:
+        """Return the call site that made a checkpoint."""
+        caller = TaskId(row.metadata.get(CALLER, NO_TASK))
+        return cls(parents=parents_of(row), caller=caller, identity=CallIdentity(*row.metadata.get(GIVEN, ("", ""))))
+
+    def made_checkpoint(self, metadata: dict[str, Any]) -> bool:
+        """Return True if a checkpoint with this metadata was made by this call, or an earlier attempt at it."""
+        return bool(metadata["parents"] == self.parents and metadata.get(CALLER, NO_TASK) == self.caller)
+
+    def is_same(self, other: CallSite) -> bool:
+        """Return True if both are attempts at one call. Graph and input are not compared."""
+        return (self.parents, self.caller) == (other.parents, other.caller)

@@ -46,15 +46,17 @@ class OutcomeRecords:
             raise
         asked = self._asked(task.id) if routed else self._records.answers_to_repeat(task.id)
         unknown = self._records.unknown_writes(task.id)
-        return TaskResult(name=task.node.name, writes=(*data, *unknown), routed=routed, **asked)
+        unfit = self._encoder.unfit(writes)
+        return TaskResult(name=task.node.identity, writes=(*data, *unknown), routed=routed, unfit=unfit, **asked)
 
     def by_hand(self, task: Task, writes: Sequence[Write]) -> TaskResult:
         """Return the record of writes that an update makes as a pending task. Raises `UnstorableValueError`."""
-        return TaskResult(name=task.node.name, writes=self._encoder.writes(writes), **self._asked(task.id))
+        data, unfit = self._encoder.writes(writes), self._encoder.unfit(writes)
+        return TaskResult(name=task.node.identity, writes=data, unfit=unfit, **self._asked(task.id))
 
     def handled_failure(self, task: Task, error: BaseException) -> TaskResult:
         """Return the record of a task that failed and has an error handler to run."""
-        failed = self._failure(task.node.name, error)
+        failed = self._failure(task.node.identity, error)
         return msgspec.structs.replace(failed, handled=True, **self._records.answers_to_repeat(task.id))
 
     def superstep_failure(self, error: BaseException) -> TaskRecord:
@@ -90,7 +92,8 @@ class OutcomeRecords:
             writes = self._encoder.writes(outcome.writes)
         except UnstorableValueError:
             return []
-        result = TaskResult(name=task.node.name, writes=writes, **self._asked(task.id))
+        unfit = self._encoder.unfit(outcome.writes)
+        result = TaskResult(name=task.node.identity, writes=writes, unfit=unfit, **self._asked(task.id))
         return [(task, self._counter.with_spent(task.id, result))]
 
     def _asked(self, task_id: TaskId) -> RecordedAnswers:
@@ -105,10 +108,11 @@ class OutcomeRecords:
     def _paused(self, task: Task, outcome: Paused) -> tuple[Task, TaskResult]:
         writes, _ = self._own_writes(outcome)
         result = TaskResult(
-            name=task.node.name,
+            name=task.node.identity,
             writes=writes,
             routed=not outcome.has_run,
             interrupts=self._encoder.questions(outcome.interrupts),
+            unfit=self._encoder.unfit(outcome.writes or ()),
             **self._records.answers_to_repeat(task.id, outcome.interrupts),
         )
         return task, self._counter.with_spent(task.id, result)
@@ -122,7 +126,7 @@ class OutcomeRecords:
         writes, runs_again = self._own_writes(outcome)
         if outcome.has_run:
             writes = (*writes, *records.unknown_writes(acting.id))
-        failed = self._failure(acting.node.name, outcome.error, writes, runs_again=runs_again)
+        failed = self._failure(acting.node.identity, outcome.error, writes, runs_again=runs_again)
         # A refused answer is not kept: its question is open again, and the failure is recorded.
         reopened = records.reopened(acting.id)
         failed = msgspec.structs.replace(failed, **records.answers_to_repeat(acting.id), interrupts=reopened)

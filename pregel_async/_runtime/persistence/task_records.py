@@ -13,14 +13,15 @@ from checkpoint_savers.patches import MIN_INCREMENTAL, as_incremental, decode
 from checkpoint_savers.records import TaskId, TaskRecord
 from checkpoint_savers.sharing import filled_sends
 
-from ..._core.program import BRANCH, PARENT, RETURN, SENDS, Program, Write
+from ..._core.program import NO_UPGRADES, PARENT, RETURN, SENDS, Program, Write
 from ..._core.task import NEW, Finished, Outcome, Paused, Recorded, Task, Unfinished
 from ...channels import LastValue
-from ...errors import GraphChangedError, RecordedFailureError
+from ...errors import RecordedFailureError
 from ...types import Interrupt
 from .commit_writers import CommitWriter, Key
 from .digests import is_changed
 from .encoder import EncodedWrites, Encoder
+from .mismatches import is_unknown
 from .records import (
     AMENDED,
     NOT_RECORDED,
@@ -29,7 +30,7 @@ from .records import (
     is_result,
     open_questions,
 )
-from .restore import UNFIT, is_unknown, warn_of_unknown
+from .restore import UNFIT, warn_of_unknown
 
 
 class Answered(Protocol):
@@ -84,28 +85,24 @@ class TaskRecords:
         """The amounts spent up to the last superstep, as stored text."""
         return self._writer.chain.state.spent
 
-    def load(self, records: Sequence[TaskRecord]) -> None:
-        """Load stored records and check them against the graph's current code.
+    def use(self, program: Program) -> None:
+        """Read the records for this program from now on."""
+        self._program = program
 
-        Raises:
-            GraphChangedError: a recorded task leads to a node that does not exist any more.
-        """
-        self.results = {record.task_id: self._fitting(record) for record in records}
+    def load(self, records: Sequence[TaskRecord]) -> None:
+        """Load stored records. Writes to unknown keys stay in them; see `keep_unknown`."""
+        thread_id = self._writer.lease.thread_id
+        self.results = {record.task_id: read_record(record, thread_id) for record in records}
+        if self._program.upgrades is not NO_UPGRADES:
+            from .upgrading import Place, renamed_record  # imported lazily: few graphs declare rules
+
+            place, codec = Place(self._program, thread_id, self._writer.tip), self._encoder.codec
+            self.results = {id: renamed_record(place, each, codec) for id, each in self.results.items()}
         self.names = frozenset([result.name for result in self.results.values()])
         for result in self.results.values():
             self._writer.lease.askers.update(result.askers)
-
-    def _fitting(self, record: TaskRecord) -> TaskResult:
-        """Return a record after checking it. Writes to unknown keys stay in it; see `keep_unknown`."""
-        thread_id = self._writer.lease.thread_id
-        result = read_record(record, thread_id)
-        for channel, _ in result.writes:
-            if channel.startswith(BRANCH) and channel not in self._program.channels:
-                node = channel.removeprefix(BRANCH)
-                reason = f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node"
-                raise GraphChangedError(thread_id, node, reason)
-            warn_of_unknown(self._program, channel, thread_id)
-        return result
+            for channel, _ in result.writes:
+                warn_of_unknown(self._program, channel, thread_id)
 
     def has_result(self, task_id: TaskId) -> bool:
         """Return True if the task has finished, so that it need not run."""

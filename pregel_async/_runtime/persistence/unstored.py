@@ -5,7 +5,7 @@ So a run always has a `Persistence`, and no code tests whether it has one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -60,6 +60,7 @@ class Unstored:
 
     Attributes:
         start: the empty board to run from.
+        program: the graph.
     """
 
     is_stored = False
@@ -72,7 +73,7 @@ class Unstored:
     def __init__(self, program: Program, scope: str, outer: Sequence[tuple[Persistence, TaskId]] = ()) -> None:
         self.start = Board(program)
         self.scope = scope
-        self._program = program
+        self.program = program
         self._outer = outer
 
     @property
@@ -83,7 +84,7 @@ class Unstored:
     @property
     def digests(self) -> Digests:
         """The digests by which a retry of a node recognises the calls of its earlier attempts."""
-        return Digests(UNSTORED, fleeting_keys(self._program))
+        return Digests(UNSTORED, fleeting_keys(self.program))
 
     def spent_by(self, task: TaskId) -> Amounts:
         """Return the amounts that a task has spent. The caller adds to them."""
@@ -102,6 +103,9 @@ class Unstored:
 
     def add_types(self, *hints: object) -> None:
         """Return: values are never encoded."""
+
+    def require_fit(self, writes: Iterable[Write] = (), *, discards: bool = False) -> None:
+        """Return: nothing is loaded."""
 
     def check(self, task: Task, asked: Paused) -> None:
         """Return: values that are never stored need not be storable."""

@@ -558,8 +558,7 @@ class AttemptContext:
     @property
     def ns(self) -> str:
         """The namespace in which subgraphs of this attempt store their state."""
-        own_part = f"{self.task.node.name}:{self.task.id}"
-        return f"{self.graph.ns}|{own_part}" if self.graph.ns else own_part
+        return f"{self.graph.ns}|{self.task.namespace}" if self.graph.ns else self.task.namespace
 
     def in_worker(self, call: Callable[[Any], Any], stops: bool, value: Any) -> Any:
         """Call the node's plain function, in its worker thread.

@@ -102,13 +102,13 @@ class Messages(Mode):
             yield "|".join(parts[: at + 1]), None
 
     def _was_shown_by_inner(self, task: Task, content: str) -> bool:
-        ns, name = self.view.checkpoint_ns, task.node.name
-        namespaces = [f"{name}:{task.id}", name]  # without the task's id, for a subgraph that keeps its state
+        ns = self.view.checkpoint_ns
+        namespaces = [task.namespace, task.node.identity]  # without the task's id, for a subgraph that keeps its state
         sources: list[Any] = [(ns, task.path), *((f"{ns}|{each}" if ns else each, None) for each in namespaces)]
         return any((source, content) in self.view.shown_messages for source in sources)
 
     def _metadata(self, task: Task, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        own_ns = f"{task.node.name}:{task.id}"
+        own_ns = task.namespace
         ns = f"{self.view.checkpoint_ns}|{own_ns}" if self.view.checkpoint_ns else own_ns
         mine = metadata_of(task, self.view.metadata)
         given = isolate(own(dict(metadata)))

@@ -1,0 +1,185 @@
+"""Find what of a stored thread does not fit the graph's code, and refuse the calls that it prevents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from msgspec import structs
+
+from checkpoint_savers.chain import EncodedState
+from checkpoint_savers.codec import Codec
+from checkpoint_savers.deltas import TaskResult
+from checkpoint_savers.errors import StoredTypeChangedError, UnknownTypeError
+from checkpoint_savers.patches import decode
+from checkpoint_savers.records import VERSION
+
+from ..._core.fits import fits
+from ..._core.program import BRANCH, JOIN, Program, Write, is_state_key
+from ...channels import MISSING, BaseChannel, LastValue
+from ...channels.overwrite import overwrite_value, unwrap_overwrite
+from ...channels.single import SingleValue
+from ...errors import GraphChangedError
+from ...types import START, Mismatch
+
+
+def of_version(program: Program, metadata: Mapping[str, Any], ns: str) -> tuple[Mismatch, ...]:
+    """Return the mismatch of a checkpoint that a greater version of the graph has made, as a tuple of one; else ()."""
+    stored, version = metadata.get(VERSION, 1), program.version or 1
+    if stored <= version:
+        return ()
+    reason = f"version {stored} of graph {program.name!r} stored it, and this is version {version}"
+    advice = "deploy the newer version"
+    return (Mismatch(kind="version", name=program.name, namespace=ns, reason=reason, advice=advice, blocks="all"),)
+
+
+def of_node(name: str, ns: str, reason: str) -> Mismatch:
+    """Return the mismatch of a pending task whose node the graph does not have."""
+    advice = f"add_node(..., was={name!r}) if it was renamed, or compile(retired={{{name!r}: END}}) if it was removed"
+    return Mismatch(kind="node", name=name, namespace=ns, reason=reason, advice=advice, blocks="resume")
+
+
+def of_key(name: str, ns: str, reason: str) -> Mismatch:
+    advice = f"{name}: Annotated[..., Retyped(function)], where the function makes the new value of the stored one"
+    return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="all")
+
+
+def of_unknown(name: str, ns: str, reason: str) -> Mismatch:
+    advice = f"Renamed({name!r}) at the key that it has become, or compile(removed=({name!r},))"
+    return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="all")
+
+
+def of_records(
+    program: Program, results: Iterable[TaskResult], state: EncodedState, codec: Codec, ns: str
+) -> tuple[Mismatch, ...]:
+    """Return the mismatches of the recorded results of an open superstep.
+
+    These are edges to nodes that do not exist, joins that are complete and do not exist, and values that do not fit
+    their keys.
+
+    Args:
+        program: the graph.
+        results: the records of the superstep's tasks.
+        state: the state on which the superstep was planned.
+        codec: decodes the names of the nodes for which a join waits.
+        ns: the graph's namespace.
+    """
+    joined: dict[str, set[str]] = {}
+    found: list[Mismatch] = []
+    for result in results:
+        for name, data in result.writes:
+            if name in program.channels:
+                found += _unfit_write(program, result, name, data, codec, ns)
+            elif name.startswith(BRANCH):
+                node = name.removeprefix(BRANCH)
+                reason = f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node"
+                found.append(of_node(node, ns, reason))
+            elif is_unknown(program, name) and program.upgrades.unknown_stored == "error":
+                reason = f"task {result.name!r} has written to key {name!r}, which the graph does not have"
+                found.append(structs.replace(of_unknown(name, ns, reason), blocks="resume"))
+            elif name.startswith(JOIN):
+                joined.setdefault(name, set()).add(str(codec.decode(data, channel=name)))
+    for name, names in joined.items():
+        before: Any = decode(state.values[name], codec, channel=name) if name in state.values else []
+        if is_complete(name, [*names.union(before[0] if isinstance(before, tuple) else before)]):
+            node = name.rpartition(":")[2]
+            reason = f"nodes have finished whose edge leads to node {node!r}, and there is no such edge"
+            found.append(of_node(node, ns, reason))
+    return tuple(found)
+
+
+def _unfit_write(program: Program, result: TaskResult, name: str, data: bytes, codec: Codec, ns: str) -> list[Mismatch]:
+    """Return the mismatch of a recorded write that does not fit its key, as a list of one; else an empty one."""
+    channel = program.channels[name]
+    if type(channel) is not LastValue or channel.typ is Any or name in result.unfit:
+        return []
+    try:
+        value = unwrap_overwrite(codec.decode(data, channel=name))
+    except (StoredTypeChangedError, UnknownTypeError):
+        return []  # raised when the record is used, which a new input does not
+    if fits(channel.typ, value):
+        return []
+    who = f"task {result.name!r} has finished" if result.name else "an update of the open superstep"
+    reason = f"{who} and has written a {type(value).__name__} to key {name!r}, which does not fit {_named(channel.typ)}"
+    found = of_key(name, ns, reason)
+    return [structs.replace(found, blocks="resume")]
+
+
+def without_keys(mismatches: tuple[Mismatch, ...], replaced: Collection[str]) -> tuple[Mismatch, ...]:
+    """Return the mismatches without those of keys whose values in the state are replaced."""
+    # What blocks only a resume is no value of the state, but for example a recorded write.
+    return tuple(
+        [each for each in mismatches if (each.kind, each.blocks) != ("key", "all") or each.name not in replaced]
+    )
+
+
+def keys_of_update(program: Program, amended: TaskResult) -> set[str]:
+    """Return the keys whose values the recorded updates of an open superstep replace.
+
+    Args:
+        program: the graph.
+        amended: the `AMENDED` record.
+    """
+    return {name for name, _ in amended.writes if isinstance(program.channels.get(name), SingleValue)}
+
+
+def replaced_keys(program: Program, writes: Iterable[Write]) -> set[str]:
+    """Return the keys whose values these writes replace, whatever the keys hold.
+
+    Args:
+        program: the graph.
+        writes: the writes of an input or of an update.
+    """
+    found: set[str] = set()
+    for name, value in writes:
+        channel = program.channels.get(name)
+        if name == START and START in program.nodes:
+            found |= replaced_keys(program, program.nodes[START].writes(value))
+        elif isinstance(channel, SingleValue) or overwrite_value(value) is not MISSING:
+            found.add(name)
+    return found
+
+
+def require_fit(
+    thread_id: str, program: Program, mismatches: tuple[Mismatch, ...], writes: Iterable[Write], *, discards: bool
+) -> None:
+    """Raise `GraphChangedError` if something of a thread does not fit the graph and is in the way of a call.
+
+    Args:
+        thread_id: the thread.
+        program: the graph.
+        mismatches: what does not fit.
+        writes: the writes of the call's input or update. Values that they replace are not in the way.
+        discards: the call discards pending tasks.
+    """
+    kept = without_keys(mismatches, replaced_keys(program, writes))
+    left = [each for each in kept if each.blocks == "all" or (each.blocks == "resume" and not discards)]
+    for first in left:
+        raise GraphChangedError(thread_id, first.name, "; ".join(each.reason for each in left), left)
+
+
+def is_unknown(program: Program, name: str) -> bool:
+    """Return True if a stored channel is a state key that the graph does not have any more."""
+    upgrades = program.upgrades
+    if name in program.channels or name in upgrades.dropped or name in upgrades.former:
+        return False
+    return is_state_key(name)
+
+
+def is_complete(name: str, stored: Any) -> bool:
+    """Return True if a barrier has seen all nodes in its name."""
+    # The names are joined with a plus; a plus in a node's name is escaped with a backslash.
+    listed = name.removeprefix(JOIN).rpartition(":")[0]
+    waits_for = 1 + len(re.findall(r"(?<!\\)(?:\\\\)*\+", listed))
+    names = stored[0] if isinstance(stored, tuple) else stored
+    return isinstance(names, list) and len(names) == waits_for
+
+
+def misfit(name: str, channel: BaseChannel[Any, Any, Any], value: Any, verb: str = "holds", how: str = "") -> str:
+    kind = type(value).__name__
+    return f"channel {name!r} {verb} a {kind}{how and ' '}{how}, which does not fit {_named(channel.typ)}"
+
+
+def _named(hint: Any) -> str:
+    return getattr(hint, "__name__", None) or str(hint)
