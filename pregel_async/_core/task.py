@@ -15,6 +15,7 @@ from .program import Node, Write
 
 PULL = "__pregel_pull"
 PUSH = "__pregel_push"
+PATCH = "__patched"
 
 Path: TypeAlias = "tuple[str | int | bool | Path, ...]"
 """The position of a task: `(PULL, node)` for a triggered node, `(PUSH, index, False)` for a send, `(PUSH, path of the
@@ -137,6 +138,15 @@ class Task:
     def id_as(self, name: str) -> TaskId:
         """Return the id that a task of the node `name` would have in this position."""
         return task_id(self.scope[0], self.scope[1], self.step, name, self.path)
+
+    def id_at(self, number: int) -> TaskId:
+        """Return the id that this call of a task would have as its caller's call of this number."""
+        assert self.caller is not None, "only calls have numbers"
+        return task_id(self.scope[0], self.scope[1], self.step, self.node.name, (PUSH, self.caller, number, True))
+
+    def id_of_patch(self, name: str) -> TaskId:
+        """Return the id of the record of a `patched()` decision. A task and its error handler share the decision."""
+        return task_id(self.scope[0], self.scope[1], self.step, PATCH, (self.written_as(), name))
 
     @property
     def own_timeout(self) -> TimeoutPolicy | None:

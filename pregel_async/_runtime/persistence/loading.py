@@ -83,6 +83,7 @@ def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
     """
     records, writer, site = namespace.task_records, namespace.writer, namespace.site
     records.results, records.names = earlier.task_records.results, earlier.task_records.names
+    records.earlier = earlier.task_records.earlier
     namespace.loaded_at, namespace.step, namespace.branches = earlier.loaded_at, earlier.step, earlier.branches
     namespace.scope = earlier.scope
     namespace.loaded_version = earlier.loaded_version if writer.tip == earlier.loaded_at else earlier.own_version

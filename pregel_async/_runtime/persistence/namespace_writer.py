@@ -299,7 +299,7 @@ class NamespaceWriter(LoadedNamespace):
                 writer.clear(over)
                 for record in asked:
                     writer.stage(record)
-            records.results = {}
+            records.close()
         self.branches, self.scope, self.step = False, lease.scope, step
         metadata = {**self.metadata, "source": source, "step": step, **self._origin}
         if lease.scope != lease.thread_id:
@@ -343,6 +343,19 @@ class NamespaceWriter(LoadedNamespace):
         on_stored = partial(records.results.__setitem__, task.id, result)
         row = records.row(task.id, task.index, result)
         await self.writer.record(row, on_stored, events())
+
+    def decide_patch(self, task: Task, name: str) -> bool:
+        """Return the decision of `patched(name)` for a planned task: the recorded one, or a new one.
+
+        A new decision is stored with the next transaction of the namespace: all records that depend on it are made
+        later, so that none is stored without it.
+        """
+        records = self.task_records
+        for decision in records.patch(task, name):
+            return decision
+        is_new = not records.earlier.has(task)
+        self._stage(task.id_of_patch(name), task.index, records.new_patch(name, is_new=is_new))
+        return is_new
 
     def _stage(self, task_id: TaskId, index: int, result: TaskResult) -> None:
         self.task_records.results[task_id] = result
@@ -425,7 +438,9 @@ class NamespaceWriter(LoadedNamespace):
         """
         records, writer = self.task_records, self.writer
         writer.chain = writer.chain.sibling()
-        records.results = {task_id: result for task_id, result in records.results.items() if task_id == AMENDED}
+        amended = {task_id: result for task_id, result in records.results.items() if task_id == AMENDED}
+        records.close()
+        records.results = amended
         self.branches = True
         self.branch_off(board)
 
