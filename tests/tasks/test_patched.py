@@ -25,6 +25,7 @@ from pregel_async import (
     task,
 )
 from pregel_async.errors import CallsChangedError, OutsideRunError
+from pregel_async.testing import Crash, FaultySaver
 from pregel_async.types import Durability
 
 pytestmark = pytest.mark.anyio
@@ -221,6 +222,47 @@ async def test_what_counts_as_begun(how: str, saver: BaseCheckpointSaver, shop: 
     assert shop.decided == [False]
 
 
+@pytest.mark.parametrize("level", ["root", "subgraph"])
+@pytest.mark.parametrize("how", ["node", "task", "kept"])
+async def test_a_subgraph_shows_that_its_node_has_begun(how: str, level: str, shop: Shop) -> None:
+    """P5: a process that dies in a subgraph leaves no record of the node that ran it. The node repeats its old calls:
+    behind a new call, the subgraph would be another call's, and run again."""
+    saver = FaultySaver(InMemorySaver())
+
+    async def pay(state: State) -> State:
+        await shop.charge("1")
+        return {}
+
+    async def crash(state: State) -> State:
+        if not shop.decided:
+            saver.crash()
+        return {}
+
+    inside = StateGraph(State).add_node(pay).add_node(crash).add_edge(START, "pay").add_edge("pay", "crash")
+    graph = inside.compile(checkpointer=True if how == "kept" else None)
+
+    async def runs() -> None:
+        await graph.ainvoke({"log": []})
+
+    body = task(runs) if how == "task" else runs
+
+    async def new() -> None:
+        if shop.ask():
+            await shop.audit("1")
+        await body()
+
+    def around(body: Body, saver: Any) -> Any:
+        made = graph_of(None if level == "subgraph" else saver, body, shop.new)
+        return made if level == "root" else graph_of(saver, partial(made.ainvoke, {"log": []}))
+
+    with pytest.raises(Crash):
+        await around(body, saver).ainvoke({"log": []}, "t")
+    await saver.restart()
+    await around(new, saver).ainvoke(None, "t")
+    assert shop.decided == [False, True]
+    assert shop.ran == ["charge 1", "audit 1", "charge 1"]
+
+
 async def test_each_task_of_a_fan_out_decides(saver: BaseCheckpointSaver, shop: Shop) -> None:
     """Of concurrent tasks, those of which something is recorded get False, and those that have not begun True."""
 
@@ -377,7 +419,7 @@ async def test_misuse(shop: Shop) -> None:
         patched("audit-first")
 
     async def asks() -> None:
-        patched(1)  # type: ignore[arg-type]  # what is tested
+        patched(1)
 
     with pytest.raises(TypeError, match="the name of a change, not 1"):
         await run(graph_of(None, asks))

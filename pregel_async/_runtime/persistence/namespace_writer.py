@@ -30,7 +30,7 @@ from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
 from .loading import begin_writing, find_moved_tips, load_checkpoint, load_latest, load_unstored, read_chain
-from .namespaces import NO_TASK, ids_in
+from .namespaces import NO_TASK, child_of, ids_in, parents_of
 from .outcome_records import OutcomeRecords
 from .records import AMENDED, BETWEEN, NOT_RECORDED
 from .task_records import NOTHING_ANSWERED
@@ -353,9 +353,21 @@ class NamespaceWriter(LoadedNamespace):
         records = self.task_records
         for decision in records.patch(task, name):
             return decision
-        is_new = not records.earlier.has(task)
+        is_new = not records.earlier.has(task) and not self._has_run_graph(task)
         self._stage(task.id_of_patch(name), task.index, records.new_patch(name, is_new=is_new))
         return is_new
+
+    def _has_run_graph(self, task: Task) -> bool:
+        """Return True if an earlier attempt at a planned task, or a task that it called, ran a graph that is stored.
+
+        A process that dies in the subgraph leaves no other record of the task.
+        """
+        for header in self.lease.earlier_graphs.values():
+            if parents_of(header).get(self.ns) == self.tip:
+                name, ran_by = child_of(self.ns, header)
+                if ran_by == task.written_as() or task.has_called(name, (ran_by,)):
+                    return True
+        return False
 
     def _stage(self, task_id: TaskId, index: int, result: TaskResult) -> None:
         self.task_records.results[task_id] = result

@@ -9,7 +9,6 @@ cancelled.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
@@ -23,7 +22,7 @@ from checkpoint_savers.records import TaskId
 from ..._core.isolation import isolate
 from ..._core.ownership import own_as_it_is
 from ..._core.program import PARENT, Node
-from ..._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
+from ..._core.task import ROUTER_BASE, Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 from ...errors import (
     CallsChangedError,
     GraphBubbleUp,
@@ -34,14 +33,11 @@ from ...errors import (
 )
 from ...types import OnChange
 from ..platform.event_loops import on_asyncio, wait_out
-from .context import CURRENT, NAMED_BASE, ROUTER_BASE, AttemptContext, Calls, counting_in_code_order
+from .context import CURRENT, NAMED_BASE, AttemptContext, Calls, counting_in_code_order
 from .slots import Unlimited
 from .worker_threads import NO_FENCE
 
 T = TypeVar("T")
-
-_POSITIONS = 1000
-"""How many positions of a node's calls are searched for a recorded call that has another position now."""
 
 
 class TaskFuture(Generic[T]):
@@ -379,8 +375,7 @@ class CalledTasks(Calls):
         equal -= {future.task_id for future in self._futures}
         if not equal or caller.is_handler:
             return False
-        positions = itertools.chain(range(_POSITIONS), range(ROUTER_BASE, ROUTER_BASE + _POSITIONS))
-        return any(task.id_at(position) in equal for position in positions)
+        return caller.task.has_called(task.node.name, equal)
 
     async def join(self) -> None:
         """Wait until all tasks have ended, and raise their unretrieved errors.
