@@ -64,6 +64,7 @@ class Unstored:
     """
 
     is_stored = False
+    has_other_version = False
     task_records = NO_RECORDS
     is_new = True
     continues = False

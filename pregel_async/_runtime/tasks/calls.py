@@ -368,8 +368,11 @@ class CalledTasks(Calls):
         """
         # Unchanged code makes such calls, too: of two equal calls the second may be recorded, and the first not. So
         # only calls are looked for whose position must have changed: named ones, and those of changed code.
-        records = caller.graph.persistence.task_records
-        if not (task.send >= NAMED_BASE or self._has_replaced) or task.id in records.results:
+        persistence = caller.graph.persistence
+        records = persistence.task_records
+        if not records.results or task.id in records.results:
+            return False
+        if not (task.send >= NAMED_BASE or self._has_replaced or persistence.has_other_version):
             return False
         equal = set(records.earlier.calls.get((task.node.name, task.digest), ()))
         equal -= {future.task_id for future in self._futures}
