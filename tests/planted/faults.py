@@ -1097,7 +1097,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "P15: changed code that began a node gets False after a crash, and makes the old calls",
         "NamespaceWriter.decide_patch",
         "self._stage(task.id_of_patch(name)",
-        "len((task.id_of_patch(name)",
+        "records.row(task.id_of_patch(name)",
         (
             "tests/tasks/test_patched.py::test_a_node_that_new_code_began",
             "tests/durability/test_changed_code_at_crashes.py::test_a_crash_of_both_codes_at_each_write",
