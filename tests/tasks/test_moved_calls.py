@@ -14,6 +14,7 @@ import pytest
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.caches import InMemoryCache
 from pregel_async import END, START, CachePolicy, RetryPolicy, StateGraph, task
+from pregel_async._core.task import Task
 from pregel_async.errors import CallsChangedError, InvalidUpdateError
 
 pytestmark = pytest.mark.anyio
@@ -242,6 +243,25 @@ async def test_named_calls_with_policies(stored: bool) -> None:
         await graph().ainvoke({"log": []}, "t" if stored else None)
     # The second attempt has other arguments, which may run; the second run has its results from the cache.
     assert tries == ["fetch 1", "fetch 1", "fetch 2"]
+
+
+async def test_what_the_search_costs(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids of other positions are computed only for a call of which an equal one is recorded: not in a first run, not for
+    calls that are recorded themselves, and not for new calls behind them, with or without names."""
+    searched: list[str] = []
+    monkeypatch.setattr(Task, "has_called", lambda task, name, ids: searched.append(name))
+
+    async def charge_all() -> None:
+        for order in orders:
+            await charge(order)
+            await charge.named(order)(f"named {order}")
+
+    orders = ["1", "2"]
+    await interrupted(partial(graph_of, saver, version=1), charge_all)
+    orders.append("3")
+    await graph_of(saver, charge_all, version=2).ainvoke(None, "t")
+    assert len(ran) == 6
+    assert not searched
 
 
 async def test_a_name_is_unique_in_each_attempt() -> None:

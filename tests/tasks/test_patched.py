@@ -413,6 +413,31 @@ async def test_a_new_branch_decides_anew(saver: BaseCheckpointSaver, shop: Shop)
     assert shop.decided == [True]
 
 
+@pytest.mark.one_loop
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_a_decision_needs_no_transaction(durability: Durability, shop: Shop) -> None:
+    """A decision is stored by the transaction of the next call, or not at all if the superstep closes before."""
+
+    async def asks() -> None:
+        shop.ask()
+
+    async def asks_and_charges() -> None:
+        shop.ask()
+        await shop.charge("1")
+
+    operations: list[int] = []
+    for body in (nothing, asks, shop.old, asks_and_charges):
+        saver = FaultySaver(InMemorySaver())
+        await run(graph_of(saver, body), durability=durability)
+        operations.append(len(saver.operations))
+    assert operations[0] == operations[1]
+    assert operations[2] == operations[3]
+
+
+async def nothing() -> None:
+    """Make no call and ask nothing."""
+
+
 async def test_misuse(shop: Shop) -> None:
     """A name is a string, and only the code of a run may ask."""
     with pytest.raises(OutsideRunError, match=r"patched\(\) was called outside of a run"):

@@ -142,7 +142,8 @@ class TaskRecords:
         thread_id = self._writer.lease.thread_id
         self.results = {record.task_id: read_record(record, thread_id) for record in records}
         self.names = frozenset([result.name for result in self.results.values()])
-        self.earlier = EarlierRecords([(record.task_id, record.index) for record in records], self.results)
+        if records:
+            self.earlier = EarlierRecords([(record.task_id, record.index) for record in records], self.results)
         for result in self.results.values():
             self._writer.lease.askers.update(result.askers)
             for channel, _ in result.writes:
