@@ -82,11 +82,12 @@ def patched(name: str) -> bool:
             await audit(order)
         await charge(order)
 
-    A node that a previous run has begun, and of which calls, questions or a failure are recorded, gets False until its
-    superstep closes: the node began without the change. All other nodes get True. The decision is recorded under its
-    name, and does not depend on where or how often the node asks: tasks that the node calls, its routers and its error
-    handler get the same one, in each attempt and on each process. Nodes of a subgraph decide for themselves. The
-    decision is stored together with whatever is recorded next. Without a checkpointer it is always True.
+    A node gets False until its superstep closes if an earlier run has recorded a call, a question, a failure or a
+    subgraph of it, and no decision: the node began without the change. All other nodes get True. The decision is
+    recorded under its name, and does not depend on where or how often the node asks: tasks that the node calls, its
+    routers and its error handler get the same one, in each attempt and on each process. Nodes of a subgraph decide for
+    themselves. The decision is stored together with whatever is recorded next. Without a checkpointer it is always
+    True.
 
     Args:
         name: the name of the change. Each change of a node needs a name of its own, which must never be used again.
