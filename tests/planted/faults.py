@@ -1625,7 +1625,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "calls-after-a-refusal",
         "P5: code that caught a replay error calls a task, whose result is recorded at the wrong position",
-        "calls.call_task",
+        "calls.call_on_loop",
         "caller.check_refusal()",
         "pass",
         ("tests/tasks/test_changed_calls.py::test_nothing_more_is_done_after_a_refusal",),
