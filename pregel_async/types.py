@@ -77,6 +77,7 @@ __all__ = [
     "StreamMode",
     "StreamWriter",
     "TaskId",
+    "ThreadCheck",
     "TimeoutPolicy",
     "UnknownStored",
     "default_retry_on",
@@ -451,6 +452,31 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     advice: str
     blocks: Literal["nothing", "resume", "all"]
+
+
+class ThreadCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stored thread fits the graph's code.
+
+    Attributes:
+        thread_id: the thread's id.
+        version: the version of the graph that stored the thread's head; 1 if it was compiled without `version=`.
+        mismatches: what does not fit, each once. Those that block nothing are only reported. A declared rule that
+            raises, or that makes another value at each call, is among them, and blocks "all".
+        migrated: declared rules change what is stored when the thread is loaded.
+        damage: the message of the error with which reading failed, if stored bytes are damaged, or are in the format of
+            a later version of this package; empty if all could be read.
+    """
+
+    thread_id: str
+    version: int
+    mismatches: tuple[Mismatch, ...] = ()
+    migrated: bool = False
+    damage: str = ""
+
+    @property
+    def loads(self) -> bool:
+        """True if the graph continues the thread from where it is."""
+        return not self.damage and all(each.blocks == "nothing" for each in self.mismatches)
 
 
 class StateView(msgspec.Struct, frozen=True, kw_only=True):

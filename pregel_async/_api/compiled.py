@@ -13,6 +13,7 @@ from checkpoint_savers.codec import Codec
 from .._checks.config import merge_configs
 from .._checks.options import (
     BatchOptions,
+    CheckOptions,
     Configs,
     InvokeOptions,
     OutputParts,
@@ -32,7 +33,7 @@ from ..channels import BaseChannel
 from ..errors import ConfigError
 from ..node import PregelNode, shown_node
 from ..parts import GraphOutput, StreamPart
-from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate, StreamMode
+from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate, StreamMode, ThreadCheck
 from . import calls, threads
 from .attributes import GraphAttributes, Introspection, RunnableVerbs
 from .definition import Definition
@@ -477,6 +478,31 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
         """
         checked_options("abulk_update_state", UpdateOptions, options)
         return await threads.update(self._definition, config, supersteps, options)
+
+    @takes(CheckOptions)
+    def acheck_threads(
+        self, saver: BaseCheckpointSaver | None = None, **options: Unpack[CheckOptions]
+    ) -> AsyncIterator[ThreadCheck]:
+        """Check stored threads against the graph's code: which of them it loads, and why it does not load the others.
+
+        Nothing is leased, changed or run. A thread is looked at as a call would load it: values, recorded results,
+        pending tasks, sends and joins, questions, and the states of subgraphs. A few threads are in memory at a time.
+
+        Args:
+            saver: stores the threads; None for the graph's own checkpointer.
+            open: True to check only threads with pending tasks. Threads that cannot be decoded are included.
+            sample: check this many threads; None for all. The same threads are chosen each time.
+            branches: True to check the newest checkpoint of each branch, and not only the thread's head.
+            filter: entries of the threads' metadata, all of which must be equal; None for all threads.
+
+        Returns:
+            An async iterator of the checks, in the order of the threads' ids.
+
+        Raises:
+            ConfigError: (while reading) there is no saver, or `sample` is no positive number.
+            StorageError: (while reading) storage failed. Damaged threads are no error; see `ThreadCheck.damage`.
+        """
+        return threads.check(self._definition, saver, checked_options("acheck_threads", CheckOptions, options))
 
     async def aclear_cache(self, nodes: Sequence[str] | None = None) -> None:
         """Remove the cached results of nodes, so that the nodes run again.

@@ -168,7 +168,7 @@ class StateReader:
         subgraphs: bool,
     ) -> StateSnapshot:
         """Make a decoded snapshot, with the states of subgraphs or the configs that address them."""
-        view, planned = self._view_with_tasks(stored, records, children)
+        view, planned = self.view_with_tasks(stored, records, children)
         if self._inner:
             inside = [
                 structs.replace(
@@ -216,9 +216,9 @@ class StateReader:
     def _decode_view(
         self, stored: StoredCheckpoint, records: Sequence[TaskRecord], children: Sequence[StoredCheckpoint]
     ) -> StateView:
-        return self._view_with_tasks(stored, records, children)[0]
+        return self.view_with_tasks(stored, records, children)[0]
 
-    def _view_with_tasks(
+    def view_with_tasks(
         self, stored: StoredCheckpoint, records: Sequence[TaskRecord], children: Sequence[StoredCheckpoint]
     ) -> tuple[StateView, list[tuple[Task, PregelTask, bool]]]:
         """Decode a checkpoint.

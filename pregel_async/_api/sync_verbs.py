@@ -8,16 +8,18 @@ that is a plain function invokes another graph), the coroutine runs on that loop
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import GenericAlias, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, Unpack, overload
 
+from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import annotate
 
 from .._checks.options import (
     BatchOptions,
+    CheckOptions,
     Configs,
     InvokeOptions,
     OutputParts,
@@ -33,7 +35,7 @@ from .._runtime.observing.error_text import shorten_traceback, with_notes
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.tasks.context import CURRENT, counting_in_code_order
 from ..parts import GraphOutput, StreamPart
-from ..types import Command, Config, RunnableConfig, RunStatus, StateSnapshot, StateUpdate
+from ..types import Command, Config, RunnableConfig, RunStatus, StateSnapshot, StateUpdate, ThreadCheck
 
 if TYPE_CHECKING:
     from .._runtime.platform.environment import Environment
@@ -95,6 +97,7 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
         def aget_state_history(self, *args: Any, **kwargs: Any) -> AsyncIterator[StateSnapshot[StateT]]: ...
         async def aupdate_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
         async def abulk_update_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
+        def acheck_threads(self, *args: Any, **kwargs: Any) -> AsyncIterator[ThreadCheck]: ...
         async def aclear_cache(self, *args: Any, **kwargs: Any) -> None: ...
 
     @overload
@@ -125,9 +128,8 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
             SyncCallError: called where the run needs the event loop that the call would block.
             Exception: as `ainvoke`.
         """
-        return _run_verb(
-            self.environment, self.ainvoke, input, config, **checked_options("invoke", InvokeOptions, options)
-        )
+        checked = checked_options("invoke", InvokeOptions, options)
+        return _run_verb(self.environment, self.ainvoke, input, config, **checked)
 
     @overload
     def stream(
@@ -160,11 +162,8 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
 
         Reading raises what `astream` raises while reading.
         """
-        from .._runtime.sync.background_portal import check_thread
-
-        check_thread("stream()", _ASTREAM)
-        source: GraphStream[Any] = self.astream(input, config, **checked_options("stream", StreamOptions, options))
-        return SyncStream(source, "stream()", _ASTREAM, self.environment)
+        checked = checked_options("stream", StreamOptions, options)
+        return _stream_verb(self.environment, _ASTREAM, self.astream, input, config, **checked)
 
     @takes(BatchOptions)
     def batch(
@@ -184,9 +183,8 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
             SyncCallError: called where the runs need the event loop that the call would block.
             Exception: as `abatch`.
         """
-        return _run_verb(
-            self.environment, self.abatch, inputs, config, **checked_options("batch", BatchOptions, options)
-        )
+        checked = checked_options("batch", BatchOptions, options)
+        return _run_verb(self.environment, self.abatch, inputs, config, **checked)
 
     @takes(BatchOptions)
     def batch_as_completed(
@@ -208,12 +206,8 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
 
         Reading raises what `abatch_as_completed` raises while reading.
         """
-        from .._runtime.sync.background_portal import check_thread
-
-        check_thread("batch_as_completed()", _ABATCH)
         checked = checked_options("batch_as_completed", BatchOptions, options)
-        source: GraphStream[tuple[int, OutputT]] = self.abatch_as_completed(inputs, config, **checked)
-        return SyncStream(source, "batch_as_completed()", _ABATCH, self.environment)
+        return _stream_verb(self.environment, _ABATCH, self.abatch_as_completed, inputs, config, **checked)
 
     def get_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot[StateT]:
         """Read the state of a thread: `aget_state` for code without an event loop.
@@ -254,12 +248,8 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
             SyncCallError: called on the event loop of a run.
             PregelError: while reading, as `aget_state_history`.
         """
-        from .._runtime.sync.background_portal import check_thread
-
-        check_thread("get_state_history()", _AHISTORY)
-        source = self.aget_state_history(config, filter=filter, before=before, limit=limit)
-        assert isinstance(source, AsyncGenerator)
-        return SyncStream(source, "get_state_history()", _AHISTORY, self.environment)
+        given: dict[str, Any] = {"filter": filter, "before": before, "limit": limit}
+        return _stream_verb(self.environment, _AHISTORY, self.aget_state_history, config, **given)
 
     @takes(UpdateOptions)
     def update_state(
@@ -310,6 +300,25 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
         checked_options("bulk_update_state", UpdateOptions, options)
         return _run_verb(self.environment, self.abulk_update_state, config, supersteps, **options)
 
+    @takes(CheckOptions)
+    def check_threads(
+        self, saver: BaseCheckpointSaver | None = None, **options: Unpack[CheckOptions]
+    ) -> SyncStream[ThreadCheck]:
+        """Check stored threads against the graph's code: `acheck_threads` for code without an event loop.
+
+        Args:
+            saver: as in `acheck_threads`.
+            **options: every option of `acheck_threads`.
+
+        Returns:
+            An iterator of the checks, which reads storage as it advances. Use it as a context manager, or close it.
+
+        Raises:
+            SyncCallError: called on the event loop of a run.
+            PregelError: while reading, as `acheck_threads`.
+        """
+        return _stream_verb(self.environment, _ACHECK, self.acheck_threads, saver, **options)
+
     def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
         """Remove the cached results of nodes: `aclear_cache` for code without an event loop.
 
@@ -324,14 +333,32 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
         return _run_verb(self.environment, self.aclear_cache, nodes)
 
 
-_ASTREAM = "async with graph.astream(...) as chunks"
-_ABATCH = "async with graph.abatch_as_completed(...) as outputs"
-_AHISTORY = "async for snapshot in graph.aget_state_history(...)"
+_ASTREAM = "stream()", "async with graph.astream(...) as chunks"
+_ABATCH = "batch_as_completed()", "async with graph.abatch_as_completed(...) as outputs"
+_ACHECK = "check_threads()", "async for check in graph.acheck_threads(...)"
+_AHISTORY = "get_state_history()", "async for snapshot in graph.aget_state_history(...)"
 
 
 def _run_verb(environment: Environment, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
     """Run an async method of a graph where the calling thread's coroutines run, and wait for it."""
     return run_blocking("graph", environment, verb, *args, **kwargs)
+
+
+def _stream_verb(
+    environment: Environment, names: tuple[str, str], verb: Callable[..., Any], *args: Any, **kwargs: Any
+) -> SyncStream[Any]:
+    """Call a method of a graph that returns an async iterator, and return a sync one.
+
+    Args:
+        environment: the graph's environment.
+        names: the sync method, and what async code writes instead, for messages.
+        verb: the async method.
+        *args, **kwargs: its arguments.
+    """
+    from .._runtime.sync.background_portal import check_thread
+
+    check_thread(*names)
+    return SyncStream(verb(*args, **kwargs), *names, environment)
 
 
 def run_blocking(

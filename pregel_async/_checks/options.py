@@ -98,6 +98,15 @@ class UpdateOptions(TypedDict, total=False):
     on_conflict: OnConflict
 
 
+class CheckOptions(TypedDict, total=False):
+    """Options of `acheck_threads`."""
+
+    open: bool
+    sample: int | None
+    branches: bool
+    filter: Mapping[str, Any] | None
+
+
 class CallOptions(UpdateOptions, Generic[ContextT], total=False):
     """Options of every method that runs a graph once."""
 
@@ -277,9 +286,11 @@ def _source_text(kind: Any) -> str:
 
 _DEFAULT_OF: Mapping[str, object] = {
     "blocking": True,
+    "branches": False,
     "capacity": CAPACITY,
     "debug": False,
     "keep_events": False,
+    "open": False,
     "on_conflict": "reject",
     "on_failure": "fail_fast",
     "overflow": "block",

@@ -1,4 +1,4 @@
-"""The commands `threads ...`: list, show, copy, prune, erase, export and import stored threads."""
+"""The commands `threads ...`: list, show, check, copy, prune, erase, export and import stored threads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from .inbox import Order, ThreadStatusChoice, print_threads, status_fields, thre
 from .json_options import parse_pairs
 from .langgraph_import import LangGraphImport, load_for_langgraph, print_reports
 from .show_state import print_checkpoint, print_differences
-from .target import UsageError
+from .target import UsageError, attach, load
+from .thread_checks import Report
 
 threads = typer.Typer(help="Look after stored threads.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -138,6 +139,44 @@ def show(
             print_checkpoint(database, thread, at, values=values, as_json=as_json)
         else:
             _print_details(database.run(lambda saver: _thread_details(saver, thread)), as_json=as_json)
+
+
+@threads.command()
+def check(
+    graph: Annotated[str, typer.Argument(metavar="MODULE:GRAPH", help="The graph, in the version to deploy.")],
+    db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
+    service: ServiceOption = None,
+    filters: FilterOption = None,
+    open_only: Annotated[bool, typer.Option("--open", help="Only threads with pending tasks.")] = False,
+    sample: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="At most so many threads, the same ones each time.")
+    ] = None,
+    branches: Annotated[
+        bool, typer.Option("--branches", help="The newest checkpoint of each branch, and not only the head.")
+    ] = False,
+    as_json: JsonOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Check before a deployment which threads the graph's code loads, and why it does not load the others.
+
+    Threads that do not fit for the same reason are in one row, with the declaration that makes them fit. Nothing is
+    changed, and no node runs. The exit code is 1 if a thread does not load.
+    """
+    with report_errors(full=traceback):
+        wanted, target, report = parse_pairs(filters, "--filter") or None, load(graph), Report()
+
+        async def read(saver: BaseCheckpointSaver) -> None:
+            found = attach(target, saver).acheck_threads(
+                saver, open=open_only, sample=sample, branches=branches, filter=wanted
+            )
+            await report.read(found)
+
+        _database(db, postgres, schema, service).run(read)
+        report.print(as_json=as_json)
+        if report.refused:
+            raise typer.Exit(1)
 
 
 @threads.command()

@@ -1,8 +1,9 @@
-"""A test kit: a virtual clock, scripted nodes and models, savers with injected faults, and seeded simulations."""
+"""A test kit: a virtual clock, scripted nodes and models, faulty savers, recorded threads, and seeded simulations."""
 
 from .clock import VirtualClock
 from .faults import Faults, SimulatedFailure
 from .loop import SimulatedLoop, StuckError
+from .recorded import RecordedThreadsError, check_recorded, recorded
 from .saver import WRITES, Crash, Fault, FaultySaver, PassingSaver
 from .script import Played, Script, ScriptEndedError, asks, fails, gives, returns, waits
 from .scripted_model import ScriptedModel, calls
@@ -16,6 +17,7 @@ __all__ = [
     "FaultySaver",
     "PassingSaver",
     "Played",
+    "RecordedThreadsError",
     "Script",
     "ScriptEndedError",
     "ScriptedModel",
@@ -27,8 +29,10 @@ __all__ = [
     "VirtualClock",
     "asks",
     "calls",
+    "check_recorded",
     "fails",
     "gives",
+    "recorded",
     "returns",
     "simulate",
     "waits",

@@ -153,7 +153,7 @@ def test_a_password_is_not_printed() -> None:
     assert name("host=a dbname=b") == "host=a dbname=b"
 
 
-@pytest.mark.parametrize(("words", "offered"), [(["ru"], ["run", "runs"]), (["runs", "ca"], ["cancel"])])
+@pytest.mark.parametrize(("words", "offered"), [(["ru"], ["run", "runs"]), (["threads", "c"], ["check", "copy"])])
 def test_completion_in_bash(shell: Any, words: list[str], offered: list[str]) -> None:
     """A shell that has read the script completes commands."""
     program = shell.cwd / "pregel-async"

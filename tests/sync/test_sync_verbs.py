@@ -115,6 +115,7 @@ VERBS = [
     "get_state_history",
     "update_state",
     "bulk_update_state",
+    "check_threads",
 ]
 
 
@@ -153,6 +154,9 @@ class RecordingTwins(SyncVerbs[Any, Any]):
 
     async def aget_state_history(self, *args: Any, **kwargs: Any) -> Any:
         yield self.bound("get_state_history", args, kwargs)
+
+    async def acheck_threads(self, *args: Any, **kwargs: Any) -> Any:
+        yield self.bound("check_threads", args, kwargs)
 
     def bound(self, verb: str, args: Any, kwargs: Any) -> dict[str, Any]:
         return inspect.signature(getattr(self, verb)).bind(*args, **kwargs).arguments

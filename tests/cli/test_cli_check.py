@@ -1,0 +1,112 @@
+"""`pregel-async threads check`: which threads the graph's code loads."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.postgres_tools import conninfo, made_schema
+
+GRAPHS = """
+from typing import TypedDict
+from pregel_async import START, StateGraph, interrupt
+
+class Old(TypedDict, total=False):
+    name: str
+    colour: str
+
+class New(TypedDict, total=False):
+    name: str
+
+def ask(state):
+    return {"name": interrupt("who?")} if state["name"] == "?" else {}
+
+old = StateGraph(Old).add_node("ask", ask).add_edge(START, "ask")
+new = StateGraph(New).add_node("sign_off", ask).add_edge(START, "sign_off")
+fitting = StateGraph(New).add_node("sign_off", ask, was="ask").add_edge(START, "sign_off")
+"""
+
+
+@pytest.fixture
+def graphs(shell: Any) -> None:
+    Path(shell.cwd, "graphs.py").write_text(GRAPHS)
+
+
+@pytest.fixture
+def schema() -> Iterator[str]:
+    with made_schema() as name:
+        yield name
+
+
+def run(call: Any, *names: str, where: tuple[str, ...] = ()) -> None:
+    for name in names:
+        given = json.dumps({"name": "?" if name.startswith("open") else "Ada", "colour": "red"})
+        call("run", "graphs.py:old", "--thread", name, "--input", given, *where)
+
+
+@pytest.mark.usefixtures("graphs")
+def test_threads_are_grouped_by_what_does_not_fit(call: Any) -> None:
+    """P15: one row for each reason, with threads and the declaration; exit code 1 if a thread does not load."""
+    run(call, "idle", "open-1", "open-2", "open-3")
+    ended = call("threads", "check", "graphs.py:old")
+    assert (ended.code, ended.out, ended.err) == (0, "4 threads: 4 load\n", "")
+    ended = call("threads", "check", "graphs.py:new")
+    assert ended.code == 1, ended.err
+    summary, head, first, second = ended.out.splitlines()
+    assert summary == "4 threads: 1 load, 3 do not"
+    assert head.split() == ["threads", "reason", "which", "advice"]
+    assert first.startswith("3        a task of node 'ask' is pending, and there is no such node  open-1, open-2, ...")
+    assert "was='ask'" in first
+    assert second.startswith("4        key 'colour' is stored and unknown") and "they load" in second
+    ended = call("threads", "check", "graphs.py:fitting", "--open")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("3 threads: 3 load, 3 of them by a migration\n")
+
+
+@pytest.mark.usefixtures("graphs")
+def test_json_names_all_threads(call: Any) -> None:
+    """The document has all threads that do not load, and counts the others."""
+    run(call, "idle", "open-1", "open-2", "open-3")
+    ended = call("threads", "check", "graphs.py:new", "--json", "--branches")
+    found = json.loads(ended.out)
+    assert (ended.code, found["threads"], found["load"], found["do_not_load"]) == (1, 4, 1, 3)
+    assert [(each["kind"], each["count"], each["thread_ids"]) for each in found["mismatches"]] == [
+        ("node", 3, ["open-1", "open-2", "open-3"]),
+        ("key", 4, []),
+    ]
+    assert json.loads(call("threads", "check", "graphs.py:new", "--json", "--sample", "2").out)["threads"] == 2
+    assert call("threads", "check", "graphs.py:new", "--filter", "graph=other").out == "0 threads: 0 load\n"
+
+
+@pytest.mark.usefixtures("graphs")
+def test_damage_has_a_row(call: Any, shell: Any) -> None:
+    """A damaged thread does not load; the other threads are checked."""
+    run(call, "a", "b")
+    with closing(sqlite3.connect(shell.db)) as db, db:
+        db.execute("UPDATE frame SET data = substr(data, 1, 20) WHERE key = (SELECT min(key) FROM frame)")
+    ended = call("threads", "check", "graphs.py:old")
+    assert ended.code == 1
+    assert ended.out.startswith("2 threads: 1 load, 1 do not\n") and "cannot be read" in ended.out
+
+
+@pytest.mark.usefixtures("graphs")
+def test_in_postgresql(call: Any, schema: str) -> None:
+    """Threads of a PostgreSQL database are checked."""
+    where = ("--postgres", conninfo(), "--schema", schema)
+    run(call, "open", where=where)
+    ended = call("threads", "check", "graphs.py:new", *where)
+    assert ended.code == 1, ended.err
+    assert "open" in ended.out
+
+
+def test_nothing_to_check(call: Any) -> None:
+    """A missing database and a missing graph are errors."""
+    ended = call("threads", "check", "flows:greeting")
+    assert (ended.code, ended.out) == (1, "") and "no database" in ended.err
+    assert call("threads", "check", "flows:missing").code == 2
