@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 from zlib import crc32
@@ -36,7 +36,7 @@ from .._runtime.persistence.namespaces import NO_TASK, made_on, namespace_of
 from .._runtime.persistence.restore import restore
 from .._runtime.persistence.upgrading import Place, renamed_record
 from ..channels import MISSING
-from ..errors import ConfigError, MigrationError
+from ..errors import ConfigError, GraphChangedError, MigrationError
 from ..types import Mismatch, ThreadCheck
 from .definition import Definition, HasDefinition
 from .state import StateReader
@@ -46,23 +46,26 @@ READ_AHEAD = 32
 
 
 async def check_threads(
-    graph: Definition, saver: BaseCheckpointSaver | None, given: CheckOptions
+    graph: Definition,
+    saver: BaseCheckpointSaver | None,
+    given: CheckOptions,
+    choose: Callable[[str, Chain], Definition] | None = None,
 ) -> AsyncGenerator[ThreadCheck, None]:
-    """See `Graph.acheck_threads`."""
+    """See `Graph.acheck_threads`. `choose` returns the graph of a thread by its head; None for the same one for all."""
     if saver is not None:
         graph = graph.with_checkpointer(saver)
-    saver, codec = graph.saver, graph.codec
-    if saver is None or codec is None:
+    saver = graph.saver
+    if saver is None:
         raise ConfigError("the graph has no checkpointer: pass the saver whose threads are to be checked")
     sample: object = given.get("sample")
     if sample is not None and (not isinstance(sample, int) or isinstance(sample, bool) or sample < 1):
         raise ConfigError(f"sample is the number of threads to check, from 1 on, or None, not {sample!r}")
-    checker = _GraphChecker(graph, saver, codec)
+    checkers = _Checkers(saver, lambda thread_id, head: graph if choose is None else choose(thread_id, head))
     async with aclosing(_thread_ids(saver, given.get("sample"), given.get("filter"))) as thread_ids:
         async for some in _in_groups(thread_ids):
             heads = await _read_heads(saver, some)
             for thread_id in some:
-                found = await _check_thread(checker, thread_id, heads[thread_id], branches=bool(given.get("branches")))
+                found = await _check_thread(checkers, thread_id, heads[thread_id], branches=bool(given.get("branches")))
                 if found is not None and (found.is_open or not given.get("open")):
                     yield found.check(thread_id)
 
@@ -143,8 +146,25 @@ class _Found:
         )
 
 
+class _Checkers:
+    """The checkers of the graphs that are chosen."""
+
+    def __init__(self, saver: BaseCheckpointSaver, choose: Callable[[str, Chain], Definition]) -> None:
+        self.saver = saver
+        self._choose = choose
+        self._known: dict[int, _GraphChecker] = {}
+
+    def of(self, thread_id: str, head: Chain) -> _GraphChecker:
+        """Return the checker for a thread. Raises `GraphChangedError` if no graph can continue it."""
+        graph = self._choose(thread_id, head)
+        if id(graph) not in self._known:
+            assert graph.codec is not None  # it has a saver
+            self._known[id(graph)] = _GraphChecker(graph, self.saver, graph.codec)
+        return self._known[id(graph)]
+
+
 async def _check_thread(
-    checker: _GraphChecker, thread_id: str, head: Chain | Exception | None, *, branches: bool
+    checkers: _Checkers, thread_id: str, head: Chain | Exception | None, *, branches: bool
 ) -> _Found | None:
     """Check a thread at its head, or at the tips of all its branches. Returns None if the thread has gone meanwhile."""
     if head is None:
@@ -154,11 +174,14 @@ async def _check_thread(
         if isinstance(head, Exception):
             raise head
         found.version = head.rows[-1].metadata.get(VERSION, 1)
+        checker = checkers.of(thread_id, head)
         await checker.check(thread_id, head, found)
         for tip in await _other_tips(checker.saver, thread_id, head.head) if branches else ():
             chain = await checker.saver.read(thread_id, "", tip)
             if chain is not None:
                 await checker.check(thread_id, chain, found)
+    except GraphChangedError as error:
+        found.mismatches, found.is_open = dict.fromkeys(error.mismatches), True
     except (CorruptCheckpointError, UnsupportedFormatError) as error:
         found.damage, found.is_open = str(error), True
     return found
