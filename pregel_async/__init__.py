@@ -24,6 +24,7 @@ from .runtime import (
     get_store,
     get_stream_writer,
     interrupt,
+    patched,
     push_message,
     spend,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "get_stream_writer",
     "interrupt",
     "open_sync",
+    "patched",
     "push_message",
     "set_defaults",
     "spend",

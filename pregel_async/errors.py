@@ -581,8 +581,10 @@ class CallsChangedError(PregelError):
         superstep: the number of the superstep.
         number: the index of the call among the node's calls, from 1; for a named call, its key.
         recorded: the name of the task whose result is recorded, or of the graph whose state is stored.
-        asked: the name of the task or graph that is called now. If it equals `recorded`, the arguments differ.
+        asked: the name of the task or graph that is called now. If it equals `recorded`, the arguments differ, or
+            `moved` is True.
         kind: "task" or "graph".
+        moved: the same call, with the same arguments, is recorded in another position or without a name.
     """
 
     def __init__(
@@ -593,9 +595,12 @@ class CallsChangedError(PregelError):
         recorded: str,
         asked: str,
         kind: Literal["task", "graph"] = "task",
+        *,
+        moved: bool = False,
     ) -> None:
         self.node = node
         self.superstep = superstep
+        self.moved = moved
         self.number = number
         self.recorded = recorded
         self.asked = asked
@@ -605,15 +610,18 @@ class CallsChangedError(PregelError):
             which = f"graph {number} that it runs"
         done, verb, noun = ("call", "calls", "arguments") if kind == "task" else ("run", "runs", "input")
         what = f"{verb} {kind} {asked!r} instead" if asked != recorded else f"has other {noun}"
+        was = f"was recorded as a {done} of {kind} {recorded!r}, and now {what}"
+        if moved:
+            was = f"is not recorded, and an equal call of task {asked!r} is, in another position or without a name"
         others = (
             f"use @task(on_change='run'), or identify calls by a name: {asked}.named(key)(...)"
             if kind == "task"
             else "run each graph in a @task, whose calls are identified by a name: work.named(key)(...)"
         )
         super().__init__(
-            f"node {node!r}, superstep {superstep}: {which} was recorded as a {done} of {kind} {recorded!r}, and now "
-            f"{what}. Nothing was called. A node that runs again must make the same calls in the same order: get what "
-            "they depend on in a task or in an earlier node. If the node may choose others, "
+            f"node {node!r}, superstep {superstep}: {which} {was}. Nothing was called. A node that runs again must "
+            "make the same calls in the same order: get what they depend on in a task or in an earlier node. If its "
+            "code has changed, keep the old calls where patched(name) is False. If the node may choose others, "
             f"{others}. A new input or aupdate_state() discards what is recorded."
         )
 

@@ -25,6 +25,7 @@ __all__ = [
     "get_store",
     "get_stream_writer",
     "interrupt",
+    "patched",
     "push_message",
     "spend",
 ]
@@ -70,6 +71,40 @@ def interrupt(value: Any, *, response_schema: Any = None) -> Any:
         OutsideRunError: called outside a run.
     """
     return current("interrupt()").ask(value, response_schema)
+
+
+def patched(name: str) -> bool:
+    """Return True if the running node may use changed code, False if it must repeat what earlier code has recorded.
+
+    Use it to change the calls or questions of a node of which threads may have recorded some:
+
+        if patched("audit-first"):
+            await audit(order)
+        await charge(order)
+
+    A node gets False until its superstep closes if an earlier run has recorded a call, a question, a failure or a
+    subgraph of it, and no decision: the node began without the change. All other nodes get True. The decision is
+    recorded under its name, and does not depend on where or how often the node asks: tasks that the node calls, its
+    routers and its error handler get the same one, in each attempt and on each process. Nodes of a subgraph decide for
+    themselves. The decision is stored together with whatever is recorded next. Without a checkpointer it is always
+    True.
+
+    Args:
+        name: the name of the change. Each change of a node needs a name of its own, which must never be used again.
+
+    Returns:
+        True to run the changed code, False to run the code as it was.
+
+    Raises:
+        TypeError: the name is not a string.
+        CallsChangedError: an earlier call of the node was refused with this error.
+        OutsideRunError: called outside a run.
+    """
+    from ._runtime.tasks.calls import decide_patch  # few nodes ask
+
+    if not isinstance(name, str):
+        raise TypeError(f"patched() takes the name of a change, not {name!r}")
+    return decide_patch(current("patched()"), name)
 
 
 def push_message(message: Any, *, state_key: str | None = "messages") -> Any:

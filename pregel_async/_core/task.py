@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from itertools import chain
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -15,6 +17,11 @@ from .program import Node, Write
 
 PULL = "__pregel_pull"
 PUSH = "__pregel_push"
+PATCH = "__patched"
+
+ROUTER_BASE: Final = 1 << 20
+"""First number of the questions, calls and graph runs of a node's routers."""
+# A range of its own: a resume may run the routers without the node, so counting on from the node would differ.
 
 Path: TypeAlias = "tuple[str | int | bool | Path, ...]"
 """The position of a task: `(PULL, node)` for a triggered node, `(PUSH, index, False)` for a send, `(PUSH, path of the
@@ -142,6 +149,21 @@ class Task:
     def id_as(self, name: str) -> TaskId:
         """Return the id that a task of the node `name` would have in this position."""
         return task_id(self.scope[0], self.scope[1], self.step, name, self.path)
+
+    def has_called(self, name: str, ids: Container[str]) -> bool:
+        """Return True if one of these ids is that of a call of the task `name` by this task's code, or by its routers.
+
+        Args:
+            name: the name of the called task.
+            ids: the ids. Of calls that are identified by their positions, the first thousand are recognised.
+        """
+        (scope, ns), path = self.scope, self.path
+        positions = chain(range(1000), range(ROUTER_BASE, ROUTER_BASE + 1000))
+        return any(task_id(scope, ns, self.step, name, (PUSH, path, at, True)) in ids for at in positions)
+
+    def id_of_patch(self, name: str) -> TaskId:
+        """Return the id of the record of a `patched()` decision. A task and its error handler share the decision."""
+        return task_id(self.scope[0], self.scope[1], self.step, PATCH, (self.written_as(), name))
 
     @property
     def own_timeout(self) -> TimeoutPolicy | None:

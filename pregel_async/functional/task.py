@@ -103,8 +103,8 @@ class TaskFunction(Generic[P, T_co]):
             A future: await it in coroutines, call its `result()` in plain functions.
 
         Raises:
-            CallsChangedError: the stored call at this position has other arguments or is of another task; see
-                `on_change` of `task`.
+            CallsChangedError: the stored call at this position has other arguments or is of another task, or the code
+                has changed and an equal call is stored at another position; see `on_change` of `task`.
             OutsideRunError: called outside of a node, a task or an entrypoint.
         """
         return self._start(None, args, kwargs)
@@ -113,7 +113,8 @@ class TaskFunction(Generic[P, T_co]):
         """Identify a call by a name instead of its position: `charge.named(invoice.id)(invoice)`.
 
         Use this in nodes that may make other calls, or the same calls in another order, when they run again: for
-        example if a model or the content of a folder determines the calls.
+        example if a model or the content of a folder determines the calls. To name a call that open threads have
+        stored without a name, ask `patched` first.
 
         Args:
             key: the name. It must be unique among the node's calls of this task, and the same when the node runs again.

@@ -17,6 +17,7 @@ from checkpoint_savers.codec import Codec
 from checkpoint_savers.errors import StorageError
 
 from ..._core.program import Program
+from ..._core.task import ROUTER_BASE
 from ..._core.untracked import refill
 from ...errors import CallsChangedError, GraphInterrupt, InvalidUpdateError
 from ..observing.observation import NOT_OBSERVED, Observation
@@ -27,7 +28,7 @@ from ..persistence.namespace_writer import NamespaceWriter
 from ..persistence.namespaces import former_namespaces, namespace_of
 from ..persistence.unstored import Persistence, Unstored
 from ..streaming.publisher import publisher_of_subgraph
-from ..tasks.context import ROUTER_BASE, AttemptContext
+from ..tasks.context import AttemptContext
 from .assembly import run_of
 from .call_input import NO_INPUT, read_call_input
 from .graph_run import EndedRun

@@ -6,9 +6,9 @@ All graphs of a run share the lease: the root graph and its subgraphs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
 import anyio
@@ -18,7 +18,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import CheckpointError, StorageError, StorageReplacedError, ThreadBusyError, annotate
 from checkpoint_savers.lease import acquire, release
 from checkpoint_savers.owner import this_process
-from checkpoint_savers.records import CheckpointId, Commit, EventRow, Lease, Owner, TaskRecord, Waiter
+from checkpoint_savers.records import CheckpointId, Commit, EventRow, Header, Lease, Owner, TaskRecord, Waiter
 from checkpoint_savers.scopes import is_done
 
 from ..._message_ids import TASK
@@ -71,6 +71,8 @@ class ThreadLease:
             calling task's.
         askers: the tasks whose result depends on the answer to a question, by question id: the task that asked, and
             the tasks that called it. For all recorded questions of the root graph's open superstep.
+        earlier_graphs: the newest checkpoints that earlier runs made in the root's open superstep, by the subgraph's
+            namespace.
         refused: the ids of the questions whose answers this run has refused, because they do not fit.
         kept_graphs: the last run of each subgraph that keeps its state, by namespace: the outer checkpoint and the
             task that ran it, and whether it is still running.
@@ -78,7 +80,9 @@ class ThreadLease:
         event_listeners: called with event rows once they are stored; empty if the run stores no events.
     """
 
-    refused: frozenset[str] = frozenset()  # replaced on the first use, which few runs have
+    # Replaced on the first use, which few runs have.
+    refused: frozenset[str] = frozenset()
+    earlier_graphs: Mapping[str, Header] = MappingProxyType({})
 
     def __init__(
         self, saver: BaseCheckpointSaver, environment: Environment, lease: Lease, durability: Durability = "sync"

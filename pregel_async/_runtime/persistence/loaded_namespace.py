@@ -120,6 +120,14 @@ class LoadedNamespace:
         return {VERSION: self.program.version} if self.program.version else {}
 
     @property
+    def has_other_version(self) -> bool:
+        """Whether another version of the graph, or of an outer graph, planned the open superstep."""
+        # Outer graphs count: a subgraph without a version of its own is a part of their code.
+        loaded, version = self.loaded_version.get(VERSION, 1), self.program.version or 1
+        is_loaded = self.tip is not None and self.tip == self.loaded_at
+        return (is_loaded and loaded != version) or any(outer.has_other_version for outer in self.outer)
+
+    @property
     def is_new(self) -> bool:
         """Whether nothing was stored in the namespace when it was loaded."""
         return self.board is None

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 
 from checkpoint_savers.chain import ChainReader, ChainWriter, EncodedState
-from checkpoint_savers.records import CALLER, MADE_IN, VERSION, Chain, CheckpointId, CheckpointRow
+from checkpoint_savers.records import CALLER, MADE_IN, VERSION, Chain, CheckpointId, CheckpointRow, Header
 from checkpoint_savers.saver_port import PAGE
 
 from ...errors import GraphVersionError, KeptStateWarning
@@ -77,6 +77,7 @@ def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
     """
     records, writer, site = namespace.task_records, namespace.writer, namespace.site
     records.results, records.names = earlier.task_records.results, earlier.task_records.names
+    records.earlier = earlier.task_records.earlier
     namespace.loaded_at, namespace.step, namespace.branches = earlier.loaded_at, earlier.step, earlier.branches
     namespace.scope = earlier.scope
     namespace.loaded_version = earlier.loaded_version if writer.tip == earlier.loaded_at else earlier.own_version
@@ -210,7 +211,7 @@ def _tips(namespace: LoadedNamespace, chain: Chain) -> Sequence[CheckpointId]:
 
 
 async def find_moved_tips(lease: ThreadLease, at: CheckpointId) -> None:
-    """Note in the lease the tips of kept states that earlier attempts at an open superstep have moved.
+    """Note in the lease which subgraphs earlier attempts at an open superstep ran, and which kept tips they moved.
 
     Args:
         lease: the thread's lease.
@@ -219,13 +220,17 @@ async def find_moved_tips(lease: ThreadLease, at: CheckpointId) -> None:
     # The task that moved a tip may be recorded and not run again. Then no other code would note the tip, and the next
     # root checkpoint would carry the old one.
     before: CheckpointId | None = None
+    graphs: dict[str, Header] = {}
+    lease.earlier_graphs = graphs
     while True:
         page = await lease.saver.scan(lease.thread_id, None, before=before, limit=PAGE)
         for header in page:
             if header.checkpoint_id <= at:
                 return
-            if CALLER in header.metadata and parents_of(header).get("") == at and header.ns not in lease.moved_tips:
-                lease.move_tip(header.ns, header.checkpoint_id)
+            if parents_of(header).get("") == at:
+                graphs.setdefault(header.ns, header)
+                if CALLER in header.metadata and header.ns not in lease.moved_tips:
+                    lease.move_tip(header.ns, header.checkpoint_id)
         if len(page) < PAGE:
             return
         before = page[-1].checkpoint_id

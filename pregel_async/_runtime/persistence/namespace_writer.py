@@ -29,7 +29,7 @@ from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
 from .loading import begin_writing, find_moved_tips, load_checkpoint, load_latest, load_unstored, read_chain
-from .namespaces import NO_TASK, CallIdentity, CallSite, ids_in
+from .namespaces import NO_TASK, CallIdentity, CallSite, child_of, ids_in, parents_of
 from .outcome_records import OutcomeRecords
 from .records import AMENDED, BETWEEN, NOT_RECORDED
 from .task_records import NOTHING_ANSWERED
@@ -301,7 +301,7 @@ class NamespaceWriter(LoadedNamespace):
                 writer.clear(over)
                 for record in asked:
                     writer.stage(record)
-            records.results = {}
+            records.close()
         self.branches, self.scope, self.step = False, lease.scope, step
         metadata = {**self.metadata, "source": source, "step": step, **self._origin}
         if lease.scope != lease.thread_id:
@@ -345,6 +345,31 @@ class NamespaceWriter(LoadedNamespace):
         on_stored = partial(records.results.__setitem__, task.id, result)
         row = records.row(task.id, task.index, result)
         await self.writer.record(row, on_stored, events())
+
+    def decide_patch(self, task: Task, name: str) -> bool:
+        """Return the decision of `patched(name)` for a planned task: the recorded one, or a new one.
+
+        A new decision is stored with the next transaction of the namespace: all records that depend on it are made
+        later, so that none is stored without it.
+        """
+        records = self.task_records
+        for decision in records.patch(task, name):
+            return decision
+        is_new = not records.earlier.has(task) and not self._has_run_graph(task)
+        self._stage(task.id_of_patch(name), task.index, records.new_patch(name, is_new=is_new))
+        return is_new
+
+    def _has_run_graph(self, task: Task) -> bool:
+        """Return True if an earlier attempt at a planned task, or a task that it called, ran a graph that is stored.
+
+        A process that dies in the subgraph leaves no other record of the task.
+        """
+        for header in self.lease.earlier_graphs.values():
+            if parents_of(header).get(self.ns) == self.tip:
+                name, ran_by = child_of(self.ns, header)
+                if ran_by == task.written_as() or task.has_called(name, (ran_by,)):
+                    return True
+        return False
 
     def _stage(self, task_id: TaskId, index: int, result: TaskResult) -> None:
         self.task_records.results[task_id] = result
@@ -429,7 +454,9 @@ class NamespaceWriter(LoadedNamespace):
         if self.tip != self.loaded_at:  # made by this edit, with the present version
             self.loaded_version = self.own_version
         writer.chain = writer.chain.sibling()
-        records.results = {task_id: result for task_id, result in records.results.items() if task_id == AMENDED}
+        amended = {task_id: result for task_id, result in records.results.items() if task_id == AMENDED}
+        records.close()
+        records.results = amended
         self.branches = True
         self.branch_off(board)
 

@@ -123,6 +123,22 @@ def parents_of(row: CheckpointRow | Header) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
+def child_of(ns: str, row: Header) -> tuple[str, str]:
+    """Return the node and the id of the task of a graph that ran the subgraph to which a checkpoint belongs.
+
+    Of a state that is kept further inside, it is the task that ran the subgraph itself.
+
+    Args:
+        ns: the graph's namespace.
+        row: the header of a checkpoint of the subgraph, or of one further inside.
+    """
+    if CALLER in row.metadata:  # a kept namespace has no ids of tasks
+        *_, name = ["", *[part for part in row.ns.split("|") if not part.isdigit()]]
+        return name, row.metadata[CALLER]
+    name, _, task = row.ns.removeprefix(f"{ns}|" if ns else "").partition("|")[0].partition(":")
+    return name, task
+
+
 def config_of(
     thread_id: str, ns: str, checkpoint_id: CheckpointId | None, parents: Mapping[str, str] = {}
 ) -> RunnableConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, Protocol, TypedDict
 
 import msgspec
@@ -14,7 +15,7 @@ from checkpoint_savers.records import TaskId, TaskRecord
 from checkpoint_savers.sharing import filled_sends
 
 from ..._core.program import NO_UPGRADES, PARENT, RETURN, SENDS, Program, Write
-from ..._core.task import NEW, Finished, Outcome, Paused, Recorded, Task, Unfinished
+from ..._core.task import NEW, PATCH, Finished, Outcome, Paused, Recorded, Task, Unfinished
 from ...channels import LastValue
 from ...errors import RecordedFailureError
 from ...types import Interrupt
@@ -65,17 +66,69 @@ class RecordedAnswers(TypedDict):
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
+class EarlierRecords:
+    """The records that earlier runs have made in an open superstep, perhaps with other code.
+
+    Args:
+        records: the tasks that have a record, and the position that is stored with it.
+        results: the records.
+    """
+
+    def __init__(self, records: Sequence[tuple[TaskId, int]], results: Mapping[TaskId, TaskResult]) -> None:
+        self._records = records
+        self._results = dict(results)
+
+    @cached_property
+    def calls(self) -> Mapping[tuple[str, bytes], Sequence[TaskId]]:
+        """The recorded calls, by the name of the task and the digest of the arguments."""
+        calls: dict[tuple[str, bytes], list[TaskId]] = {}
+        for task_id, result in self._results.items():
+            if result.call:
+                calls.setdefault((result.name, result.call), []).append(task_id)
+        return calls
+
+    def has(self, task: Task) -> bool:
+        """Return True if there is a record of a planned task, or of a task that it has called.
+
+        Its failure, its questions and results of its calls count, and its `patched()` decisions do not.
+        """
+        return task.index in self._begun[0] or task.written_as() in self._begun[1]
+
+    @cached_property
+    def _begun(self) -> tuple[set[int], set[str]]:
+        positions: set[int] = set()
+        tasks: set[str] = set()
+        for task_id, position in self._records:
+            result = self._results[task_id]
+            if result.name.startswith(PATCH):
+                continue
+            # A called task's record has the position of the planned task. A record with an answer has another one, but
+            # names all tasks that depend on the answer.
+            if result.askers:
+                tasks.update(*result.askers.values())
+            else:
+                positions.add(position)
+            tasks.add(task_id)
+        return positions, tasks
+
+
+NOTHING_EARLIER: Final = EarlierRecords((), {})
+"""The earlier records of a superstep that this run began."""
+
+
 class TaskRecords:
     """The task records of one namespace's open superstep.
 
     Attributes:
         results: the records by task, as they are stored or queued.
         names: the names of the tasks that have a record, or had one in this run.
+        earlier: the records that earlier runs have made in the open superstep.
     """
 
     def __init__(self, program: Program, encoder: Encoder, writer: CommitWriter) -> None:
         self.results: dict[TaskId, TaskResult] = {}
         self.names = _NO_NAMES
+        self.earlier = NOTHING_EARLIER
         self._program = program
         self._encoder = encoder
         self._writer = writer
@@ -99,6 +152,8 @@ class TaskRecords:
             place, codec = Place(self._program, thread_id, self._writer.tip), self._encoder.codec
             self.results = {id: renamed_record(place, each, codec) for id, each in self.results.items()}
         self.names = frozenset([result.name for result in self.results.values()])
+        if records:
+            self.earlier = EarlierRecords([(record.task_id, record.index) for record in records], self.results)
         for result in self.results.values():
             self._writer.lease.askers.update(result.askers)
             for channel, _ in result.writes:
@@ -160,6 +215,19 @@ class TaskRecords:
         # Task ids contain the task's name. So try the id that each recorded name would have in this position.
         names = sorted(self.names)
         return next((name for name in names if name != task.node.name and task.id_as(name) in self.results), None)
+
+    def close(self) -> None:
+        """Forget all records, because the superstep has closed."""
+        self.results, self.earlier = {}, NOTHING_EARLIER
+
+    def patch(self, task: Task, name: str) -> tuple[bool, ...]:
+        """Return the recorded `patched()` decision of a planned task, as a tuple of one; empty if there is none."""
+        result = self.results.get(task.id_of_patch(name), NOT_RECORDED)
+        return tuple([bool(self._encoder.codec.decode(data, channel=name)) for _, data in result.writes])
+
+    def new_patch(self, name: str, *, is_new: bool) -> TaskResult:
+        """Return the record of a `patched()` decision. It has the form of a called task's result."""
+        return TaskResult(name=f"{PATCH}:{name}", writes=self._encoder.writes([(RETURN, is_new)]))
 
     def _decoded(self, result: TaskResult) -> list[Write]:
         channels, codec, writer = self._program.channels, self._encoder.codec, self._writer

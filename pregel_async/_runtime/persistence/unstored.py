@@ -19,7 +19,7 @@ from ..._core.task import NEW, Outcome, Paused, Recorded, Task
 from .digests import UNSTORED, Digests, fleeting_keys
 from .namespace_writer import NamespaceWriter, Source
 from .spending import Amounts
-from .task_records import Answered
+from .task_records import NOTHING_EARLIER, Answered
 
 
 class NoLease:
@@ -41,6 +41,7 @@ class NoRecords:
     """The task records of a run without a thread: none."""
 
     results: MappingProxyType[TaskId, TaskResult] = MappingProxyType({})
+    earlier = NOTHING_EARLIER
 
     def recorded(self, task: Task, run: Answered) -> Recorded:
         return NEW
@@ -64,6 +65,7 @@ class Unstored:
     """
 
     is_stored = False
+    has_other_version = False
     task_records = NO_RECORDS
     is_new = True
     continues = False
@@ -100,6 +102,9 @@ class Unstored:
 
     def recorded_instead(self, task: Task) -> str | None:
         return None
+
+    def decide_patch(self, task: Task, name: str) -> bool:
+        return True  # nothing outlives a run, so that the running code began each task
 
     def add_types(self, *hints: object) -> None:
         """Return: values are never encoded."""

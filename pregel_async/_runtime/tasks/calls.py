@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.lowlevel
 
+from checkpoint_savers.records import TaskId
+
 from ..._core.isolation import isolate
 from ..._core.ownership import own_as_it_is
 from ..._core.program import PARENT, Node
-from ..._core.task import Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
+from ..._core.task import ROUTER_BASE, Cancelled, Failed, Finished, NotStarted, Outcome, Paused, Task
 from ...errors import (
     CallsChangedError,
     GraphBubbleUp,
@@ -31,7 +33,7 @@ from ...errors import (
 )
 from ...types import OnChange
 from ..platform.event_loops import on_asyncio, wait_out
-from .context import CURRENT, ROUTER_BASE, AttemptContext, Calls, counting_in_code_order
+from .context import CURRENT, NAMED_BASE, AttemptContext, Calls, counting_in_code_order
 from .slots import Unlimited
 from .worker_threads import NO_FENCE
 
@@ -61,6 +63,11 @@ class TaskFuture(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._wait().__await__()
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task's id."""
+        return self._task.id
 
     def done(self) -> bool:
         """Return True if the task has finished, failed, paused or been cancelled."""
@@ -318,6 +325,7 @@ class CalledTasks(Calls):
 
     def __init__(self) -> None:
         self._futures: list[TaskFuture[Any]] = []
+        self._has_replaced = False  # a call ran in the position of another one; see `OnChange`
 
     def start(
         self,
@@ -337,17 +345,40 @@ class CalledTasks(Calls):
         else:
             number = caller.number_of_name(node.name, key)
         task = _task_of(caller, node, number, arg, hints)
-        recorded = caller.recorded_instead(task)
-        if recorded is not None:
-            if on_change == "error":
-                which = key or number % ROUTER_BASE + 1
-                where = caller.task
-                raise caller.refuse(CallsChangedError(where.node.name, where.step, which, recorded, node.name))
-            task = caller.task.call(node, caller.number_of_replacement(number, task.digest), task.arg, task.digest)
+        recorded = caller.recorded_instead(task) or ""
+        if on_change == "run":
+            if recorded:
+                self._has_replaced = True
+                task = caller.task.call(node, caller.number_of_replacement(number, task.digest), task.arg, task.digest)
+        elif recorded or self._is_recorded_elsewhere(caller, task):
+            where, which = caller.task, key or number % ROUTER_BASE + 1
+            there = recorded or node.name
+            moved = not recorded
+            raise caller.refuse(CallsChangedError(where.node.name, where.step, which, there, node.name, moved=moved))
         future: TaskFuture[Any] = TaskFuture(caller, task)
         self._futures.append(future)
         future.start()
         return future
+
+    def _is_recorded_elsewhere(self, caller: AttemptContext, task: Task) -> bool:
+        """Return True if a call without a record is recorded in another position, because the code has changed.
+
+        Running it would repeat recorded work. It is in another position if calls before it, which have no record, were
+        removed or replaced, or if it is identified by a name now.
+        """
+        # Unchanged code makes such calls, too: of two equal calls the second may be recorded, and the first not. So
+        # only calls are looked for whose position must have changed: named ones, and those of changed code.
+        persistence = caller.graph.persistence
+        records = persistence.task_records
+        if not records.results or task.id in records.results:
+            return False
+        if not (task.send >= NAMED_BASE or self._has_replaced or persistence.has_other_version):
+            return False
+        equal = set(records.earlier.calls.get((task.node.name, task.digest), ()))
+        equal -= {future.task_id for future in self._futures}
+        if not equal or caller.is_handler:
+            return False
+        return caller.task.has_called(task.node.name, equal)
 
     async def join(self) -> None:
         """Wait until all tasks have ended, and raise their unretrieved errors.
@@ -434,26 +465,59 @@ def call_task(
         OutsideRunError: the node has ended, or the calling thread was not started by anyio.
     """
 
-    what = f"task {node.name!r}"
-
     def start() -> TaskFuture[Any]:
-        # Checked again on the loop: the attempt may end while the thread waits for its turn.
-        caller.check(what)
-        caller.check_refusal()
         calls = caller.calls if isinstance(caller.calls, CalledTasks) else CalledTasks()
         caller.calls = calls
         caller.graph.persistence.add_types(*hints)
         caller.record_activity()
         return calls.start(caller, node, args, kwargs, hints, key, on_change)
 
+    return call_on_loop(caller, f"task {node.name!r}", start)
+
+
+def decide_patch(caller: AttemptContext, name: str) -> bool:
+    """Return the decision of `patched(name)` for the planned task of which an attempt is a part.
+
+    Args:
+        caller: the attempt that asks.
+        name: the name of the change.
+
+    Raises:
+        CallsChangedError: an earlier call of the attempt was refused.
+        OutsideRunError: the node has ended, or the calling thread was not started by anyio.
+    """
+    *_, planned = caller.chain_in_graph()
+    decide = partial(caller.graph.persistence.decide_patch, planned.task, name)
+    return call_on_loop(caller, f"patched({name!r})", decide)
+
+
+def call_on_loop(caller: AttemptContext, what: str, operation: Callable[[], T]) -> T:
+    """Run an operation of a node's code on the event loop's thread, and wait for its end.
+
+    Args:
+        caller: the attempt.
+        what: names the operation in messages.
+        operation: the operation.
+
+    Raises:
+        CallsChangedError: an earlier call of the attempt was refused.
+        OutsideRunError: the node has ended, or the calling thread was not started by anyio.
+    """
+
+    def run() -> T:
+        # Checked again on the loop: the attempt may end while the thread waits for its turn.
+        caller.check(what)
+        caller.check_refusal()
+        return operation()
+
     caller.check(what)
     if caller.graph.run.loop_thread == threading.get_ident():
-        return start()
+        return run()
     try:
         with counting_in_code_order(caller):
             from anyio import from_thread
 
-            return from_thread.run_sync(start)
+            return from_thread.run_sync(run)
     except OutsideRunError:
         raise
     except RuntimeError as error:

@@ -27,7 +27,7 @@ from ..._core.isolation import isolate
 from ..._core.ownership import own, own_as_it_is
 from ..._core.program import Node, Program, Write
 from ..._core.stop import AT_BREAKPOINT, Stop, drained
-from ..._core.task import PUSH, Finished, Outcome, Task
+from ..._core.task import PUSH, ROUTER_BASE, Finished, Outcome, Task
 from ..._message_ids import TASK, derive_message_id, fingerprint
 from ...errors import (
     CallsChangedError,
@@ -79,10 +79,6 @@ RefusalT = TypeVar("RefusalT", bound=ReplayRefusal)
 
 PREVIOUS: Final = "__previous__"
 """The channel with the value that an entrypoint saved for its next run."""
-
-ROUTER_BASE: Final = 1 << 20
-"""First number of the questions, calls and graph runs of a node's routers."""
-# A range of its own: a resume may run the routers without the node, so counting on from the node would differ.
 
 CONCURRENT_BASE: Final = 1 << 32
 """First number that is a digest of the content, and not a count; see `AttemptContext.number`."""

@@ -18,6 +18,7 @@ from pregel_async import (
     get_runtime,
     get_store,
     get_stream_writer,
+    patched,
     task,
 )
 
@@ -56,6 +57,7 @@ def abandoned(x: int) -> float:
 
 
 async def calls() -> None:
+    assert_type(patched("audit-first"), bool)
     future = double(1, plus=2)
     assert_type(future, TaskFuture[int])
     assert_type(await future, int)
