@@ -12,9 +12,9 @@ runs with a saver that compares the head, and if another run has moved it meanwh
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal, TypeAlias, Unpack, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import structs
 
@@ -22,14 +22,16 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.chain import ChainReader
 from checkpoint_savers.records import VERSION, Chain, CheckpointId, Commit, Lease, Waiter
 
+from ._api import calls
 from ._api.attributes import stored_through
 from ._api.checking import check_threads
 from ._api.compiled import Graph
 from ._api.definition import Definition
 from ._api.drawing import Drawing
 from ._api.state import StateReader
+from ._api.stored_types import with_runtime_types
 from ._checks.config import address_of, merge_configs
-from ._checks.options import CheckOptions, StreamOptions, UpdateOptions, checked_options
+from ._checks.options import CheckOptions, UpdateOptions
 from ._runtime.persistence.mismatches import of_version
 from ._runtime.streaming.stream import GraphStream
 from .errors import GraphValidationError, GraphVersionError
@@ -49,11 +51,12 @@ class Versions(Graph[Any, Any]):
     """Several versions of a graph, used like any other graph.
 
     A thread's version is that of its head: `__version__` in the metadata, which the graph's `compile(version=)` writes.
-    As the subgraph of another graph it is the newest version.
+    As the subgraph of another graph it is the newest version. Attributes are those of the newest version; a
+    checkpointer and a config that are set apply to all versions.
 
     Args:
-        graphs: the graphs by version, all with the same checkpointer. A graph that was compiled without `version=` gets
-            the version that it has here.
+        graphs: the graphs by version. All use the checkpointer of the newest. A graph that was compiled without
+            `version=` gets the version that it has here.
         pin: "open" continues a thread with pending tasks by the version that planned them, and moves idle threads to
             the newest version. "thread" keeps a thread on its version for life, so that only new threads get the
             newest one. "never" runs all threads by the newest version, with its migrations.
@@ -64,41 +67,9 @@ class Versions(Graph[Any, Any]):
     """
 
     def __init__(self, graphs: Mapping[int, Graph[Any, Any]], *, pin: Pin = "open") -> None:
-        if pin not in ("open", "thread", "never"):
-            raise GraphValidationError(f"pin is 'open', 'thread' or 'never', not {pin!r}")
-        if not graphs:
-            raise GraphValidationError("Versions takes at least one graph: {1: graph}")
-        made = {version: _with_version(version, graph) for version, graph in sorted(graphs.items())}
-        newest = made[max(made)]
-        self._graphs: dict[int, Graph[Any, Any]] = {
-            version: graph
-            if graph.checkpointer is newest.checkpointer
-            else graph.with_checkpointer(newest.checkpointer)
-            for version, graph in made.items()
-        }
-        self._pin: Pin = pin
-        super().__init__(newest._definition)
-
-    @property
-    def graphs(self) -> Mapping[int, Graph[Any, Any]]:
-        """The graphs by version, the oldest first."""
-        return dict(self._graphs)
-
-    @property
-    def pin(self) -> Pin:
-        """What keeps a thread on its version."""
-        return self._pin
-
-    def __copy__(self) -> Versions:
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made._graphs = {version: copy.copy(graph) for version, graph in self._graphs.items()}
-        return made
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        for graph in self._graphs.values() if not name.startswith("_") else ():
-            graph.__setattr__(name, value)
+        self._versions = _VersionVerbs(graphs, pin)
+        super().__init__(self._versions.newest._definition)
+        self._calls = self._threads = cast("Any", self._versions)
 
     async def version_of(self, config: Config) -> int:
         """Return the version that runs the next call on a thread.
@@ -114,114 +85,135 @@ class Versions(Graph[Any, Any]):
             CorruptCheckpointError: the stored rows are damaged.
             StorageError: storage failed.
         """
-        return (await self._choose(config))[0]
+        return (await self._versions.choose(self._definition, config))[0]
 
-    async def _choose(self, config: Config | None) -> tuple[int, Chain | None]:
+    async def astream_events(
+        self, input: Any, config: Config | None = None, **options: Any
+    ) -> AsyncGenerator[dict[str, Any]]:
+        graph = await self._versions.graph_of(self._definition, config)
+        async with aclosing(graph.astream_events(input, config, **options)) as events:
+            async for event in events:
+                yield event
+
+    def _drawing(self) -> Drawing:
+        return self._versions.newest._drawing()
+
+
+class _VersionVerbs:
+    """Does the work of the verbs of `Versions`: chooses a version, and passes the call on.
+
+    The methods have the names and arguments of the functions of `_api.calls` and `_api.threads`. Their first argument
+    is the definition of the whole, whose saver and config apply to all versions.
+    """
+
+    def __init__(self, graphs: Mapping[int, Graph[Any, Any]], pin: Pin) -> None:
+        if pin not in ("open", "thread", "never"):
+            raise GraphValidationError(f"pin is 'open', 'thread' or 'never', not {pin!r}")
+        if not graphs:
+            raise GraphValidationError("Versions takes at least one graph: {1: graph}")
+        self._graphs = {version: _with_version(version, graph) for version, graph in sorted(graphs.items())}
+        self._last = max(self._graphs)
+        self._pin = pin
+        self.newest = self._graphs[self._last]
+
+    async def choose(self, whole: Definition, config: Config | None) -> tuple[int, Chain | None]:
         """Return a version, and the chain by which it was chosen; None if nothing is stored of the thread."""
-        saver, newest = self._definition.saver, max(self._graphs)
-        thread_id, ns, at = address_of(merge_configs(self.config, config))
-        if saver is None or thread_id is None:
-            return newest, None
-        chain = await saver.read(thread_id, "", None if ns else at)
-        return newest if chain is None else self._version_for(thread_id, chain), chain
+        thread_id, ns, at = address_of(merge_configs(whole.config, config))
+        if whole.saver is None or thread_id is None:
+            return self._last, None
+        chain = await whole.saver.read(thread_id, "", None if ns else at)
+        return self._last if chain is None else self._version_for(whole, thread_id, chain), chain
 
-    def _version_for(self, thread_id: str, chain: Chain) -> int:
-        row, newest = chain.rows[-1], max(self._graphs)
-        stored: int = row.metadata.get(VERSION, 1)
-        if stored <= newest and (self._pin == "never" or stored == newest):
+    def _version_for(self, whole: Definition, thread_id: str, chain: Chain) -> int:
+        metadata, newest = chain.rows[-1].metadata, self._last
+        stored: int = metadata.get(VERSION, 1)
+        if stored == newest or (stored < newest and self._pin == "never"):
             return newest
-        known = self._graphs.get(stored)
-        if stored < newest and self._pin == "open" and not _is_open(known or self._graphs[newest], thread_id, chain):
-            return newest
-        if known is None:
-            raise _missing(self, thread_id, stored, row.metadata)
+        if stored < newest and self._pin == "open":
+            known = self._bound(whole, stored if stored in self._graphs else newest)
+            if not _is_open(known._definition, thread_id, chain):
+                return newest
+        if stored not in self._graphs:
+            raise _missing(whole, list(self._graphs), thread_id, stored, metadata)
         return stored
 
-    def _bound(self, version: int, saver: BaseCheckpointSaver | None) -> Graph[Any, Any]:
-        """Return the graph of a version, with the saver through which this graph's runs are stored."""
-        graph = self._graphs[version]
-        return graph if saver is None or saver is graph._definition.saver else stored_through(graph, saver)
+    def _bound(self, whole: Definition, version: int, saver: BaseCheckpointSaver | None = None) -> Graph[Any, Any]:
+        """Return the graph of a version, with what is set at the whole; and with `saver` in place of its saver."""
+        graph: Any = whole.checked.get((_VersionVerbs, version))
+        if graph is None:
+            graph = copy.copy(self._graphs[version])
+            if version == self._last:
+                graph._definition = whole
+            else:
+                assert whole.saver is not None  # without one, the newest version is chosen
+                codec = with_runtime_types(whole.saver.codec, graph._definition.hints)
+                graph._change(checkpointer=whole.checkpointer, codec=codec, live=whole.live, config=whole.config)
+            whole.checked[_VersionVerbs, version] = graph
+        return graph if saver is None else stored_through(graph, saver)
 
-    async def _chosen(self, config: Config | None) -> Graph[Any, Any]:
-        """Return the graph for reading a thread."""
-        return self._bound((await self._choose(config))[0], self._definition.saver)
-
-    async def _guarded(self, config: Config | None) -> Graph[Any, Any]:
+    async def graph_of(self, whole: Definition, config: Config | None) -> Graph[Any, Any]:
         """Return the graph for a call that writes to a thread, which raises `_HeadMovedError` if the head has moved."""
-        version, chain = await self._choose(config)
-        saver = self._definition.saver
-        thread_id, ns, at = address_of(merge_configs(self.config, config))
-        if saver is None or thread_id is None or (at is not None and not ns):
-            return self._bound(version, saver)  # the version of a checkpoint never changes
-        head = None if chain is None else chain.head
-        return self._bound(version, cast("BaseCheckpointSaver", _GuardedSaver(saver, thread_id, head)))
+        version, chain = await self.choose(whole, config)
+        thread_id, ns, at = address_of(merge_configs(whole.config, config))
+        if whole.saver is None or thread_id is None or (at is not None and not ns):
+            return self._bound(whole, version)  # the version of a checkpoint never changes
+        guarded: Any = _GuardedSaver(whole.saver, thread_id, None if chain is None else chain.head)
+        return self._bound(whole, version, guarded)
 
-    async def _write(self, config: Config | None, call: Callable[[Graph[Any, Any]], Awaitable[Any]]) -> Any:
+    async def _write(
+        self, whole: Definition, config: Config | None, call: Callable[[Graph[Any, Any]], Awaitable[Any]]
+    ) -> Any:
         while True:
-            graph = await self._guarded(config)
+            graph = await self.graph_of(whole, config)
             try:
                 return await call(graph)
             except _HeadMovedError:
                 continue
 
-    async def ainvoke(self, input: Any, config: Config | None = None, **options: Any) -> Any:
-        return await self._write(config, lambda graph: graph.ainvoke(input, config, **options))
+    async def _readable(self, whole: Definition, config: Config) -> Graph[Any, Any]:
+        """Return the graph that shows a thread: the newest one if the thread's own version is not among these."""
+        try:
+            return self._bound(whole, (await self.choose(whole, config))[0])
+        except GraphVersionError:
+            return self._bound(whole, self._last)
 
-    def astream(self, input: Any, config: Config | None = None, **options: Any) -> GraphStream[Any]:
-        # Made first, so that wrong options raise here, as in every graph.
-        unread = super().astream(input, config, **checked_options("astream", StreamOptions, options))
+    async def invoke(self, whole: Definition, given: Any, config: Config | None, options: Any) -> Any:
+        return await self._write(whole, config, lambda graph: graph.ainvoke(given, config, **options))
 
+    def stream(self, whole: Definition, given: Any, config: Config | None, options: Any) -> GraphStream[Any]:
         async def choose() -> GraphStream[Any]:
-            return (await self._guarded(config)).astream(input, config, **options)
+            return (await self.graph_of(whole, config)).astream(given, config, **options)
 
-        return _VersionedStream(unread, choose)
+        # The first stream is made so that wrong options raise here, as in every graph.
+        return _VersionedStream(calls.stream(whole, given, config, options), choose)
 
-    async def aget_state(self, config: Config, *, subgraphs: bool = False) -> StateSnapshot[Any]:
-        return await (await self._readable(config)).aget_state(config, subgraphs=subgraphs)
+    async def latest(self, whole: Definition, config: Config, *, subgraphs: bool) -> StateSnapshot[Any]:
+        return await (await self._readable(whole, config)).aget_state(config, subgraphs=subgraphs)
 
-    async def aget_state_history(
-        self,
-        config: Config,
-        *,
-        filter: Mapping[str, Any] | None = None,
-        before: Config | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[StateSnapshot[Any]]:
-        graph = await self._readable(config)
-        found: Any = graph.aget_state_history(config, filter=filter, before=before, limit=limit)
+    async def history(self, whole: Definition, config: Config, **options: Any) -> AsyncIterator[StateSnapshot[Any]]:
+        graph = await self._readable(whole, config)
+        found: Any = graph.aget_state_history(config, **options)
         async with aclosing(found):
             async for snapshot in found:
                 yield snapshot
 
-    def acheck_threads(
-        self, saver: BaseCheckpointSaver | None = None, **options: Unpack[CheckOptions]
-    ) -> AsyncIterator[ThreadCheck]:
-        checked = checked_options("acheck_threads", CheckOptions, options)
-        bound = self if saver is None else self.with_checkpointer(saver)
-
-        def choose(thread_id: str, head: Chain) -> Definition:
-            return bound._graphs[bound._version_for(thread_id, head)]._definition
-
-        return check_threads(bound._definition, None, checked, choose)
-
-    async def abulk_update_state(
-        self, config: Config, supersteps: Sequence[Sequence[StateUpdate]], **options: Any
+    async def update(
+        self, whole: Definition, config: Config, supersteps: Sequence[Sequence[StateUpdate]], options: UpdateOptions
     ) -> RunnableConfig:
-        checked = checked_options("abulk_update_state", UpdateOptions, options)
         updated: RunnableConfig = await self._write(
-            config, lambda graph: graph.abulk_update_state(config, supersteps, **checked)
+            whole, config, lambda graph: graph.abulk_update_state(config, supersteps, **options)
         )
         return updated
 
-    async def _readable(self, config: Config) -> Graph[Any, Any]:
-        """Return the graph that shows a thread: the newest one if the thread's own version is not among these."""
-        try:
-            return await self._chosen(config)
-        except GraphVersionError:
-            return self._bound(max(self._graphs), self._definition.saver)
+    def check(
+        self, whole: Definition, saver: BaseCheckpointSaver | None, options: CheckOptions
+    ) -> AsyncIterator[ThreadCheck]:
+        bound = whole if saver is None else whole.with_checkpointer(saver)
 
-    def _drawing(self) -> Drawing:
-        return self._graphs[max(self._graphs)]._drawing()
+        def choose(thread_id: str, head: Chain) -> Definition:
+            return self._bound(bound, self._version_for(bound, thread_id, head))._definition
+
+        return check_threads(bound, None, options, choose)
 
 
 def _with_version(version: int, graph: Graph[Any, Any]) -> Graph[Any, Any]:
@@ -238,9 +230,9 @@ def _with_version(version: int, graph: Graph[Any, Any]) -> Graph[Any, Any]:
     return made
 
 
-def _is_open(graph: Graph[Any, Any], thread_id: str, chain: Chain) -> bool:
+def _is_open(definition: Definition, thread_id: str, chain: Chain) -> bool:
     """Return True if tasks are pending at the last checkpoint of a chain."""
-    definition, row = graph._definition, chain.rows[-1]
+    row = chain.rows[-1]
     assert definition.saver is not None and definition.codec is not None  # the chain was read with it
     rows = ChainReader(thread_id, "", chain.rows)
     # All keys count as warned of already: this is no load.
@@ -251,12 +243,14 @@ def _is_open(graph: Graph[Any, Any], thread_id: str, chain: Chain) -> bool:
     return bool(view.next)
 
 
-def _missing(versions: Versions, thread_id: str, stored: int, metadata: Mapping[str, Any]) -> GraphVersionError:
-    program = versions._definition.program
+def _missing(
+    whole: Definition, known: Sequence[int], thread_id: str, stored: int, metadata: Mapping[str, Any]
+) -> GraphVersionError:
+    program = whole.program
     newer = of_version(program, metadata, "")
     if newer:
         return GraphVersionError(thread_id, program.name, stored, program.version, newer)
-    has = ", ".join(map(str, versions.graphs))
+    has = ", ".join(map(str, known))
     reason = f"version {stored} of graph {program.name!r} has to continue it, and there are versions {has}"
     found = Mismatch(
         kind="version", name=program.name, reason=reason, advice=f"Versions({{{stored}: ...}})", blocks="all"

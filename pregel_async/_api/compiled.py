@@ -107,6 +107,9 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
     `stream_channels` and `config`; see `GraphAttributes`. Setting any other raises `UnsettableAttributeError`.
     """
 
+    # The modules whose functions do the work of the verbs. `Versions` has others, which choose the definition first.
+    _calls, _threads = calls, threads
+
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
         if RUNNABLES in sys.modules:
@@ -223,7 +226,7 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
         """
         checked = checked_options("ainvoke", InvokeOptions, options)
         try:
-            return await calls.invoke(self._definition, input, config, checked)
+            return await self._calls.invoke(self._definition, input, config, checked)
         except Exception as error:
             shorten_traceback(error)
             raise
@@ -312,7 +315,7 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
         These are raised here. Reading raises, after the last chunk, whatever `ainvoke` raises; and with `after`
         `InvalidCursorError` for a cursor of another thread or branch, and `RecordedFailureError` if the run had failed.
         """
-        return calls.stream(self._definition, input, config, checked_options("astream", StreamOptions, options))
+        return self._calls.stream(self._definition, input, config, checked_options("astream", StreamOptions, options))
 
     @takes(BatchOptions)
     async def abatch(
@@ -382,7 +385,7 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
             GraphChangedError: the stored state does not fit the graph's code.
             StorageError: storage failed.
         """
-        return await threads.latest(self._definition, config, subgraphs=subgraphs)
+        return await self._threads.latest(self._definition, config, subgraphs=subgraphs)
 
     def aget_state_history(
         self,
@@ -408,7 +411,7 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
         Raises:
             ConfigError, CheckpointNotFoundError, SubgraphNotFoundError, StorageError: while reading, as `aget_state`.
         """
-        return threads.history(self._definition, config, filter=filter, before=before, limit=limit)
+        return self._threads.history(self._definition, config, filter=filter, before=before, limit=limit)
 
     @takes(UpdateOptions)
     async def aupdate_state(
@@ -477,7 +480,7 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
             PregelError: as `aupdate_state`.
         """
         checked_options("abulk_update_state", UpdateOptions, options)
-        return await threads.update(self._definition, config, supersteps, options)
+        return await self._threads.update(self._definition, config, supersteps, options)
 
     @takes(CheckOptions)
     def acheck_threads(
@@ -502,7 +505,7 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
             ConfigError: (while reading) there is no saver, or `sample` is no positive number.
             StorageError: (while reading) storage failed. Damaged threads are no error; see `ThreadCheck.damage`.
         """
-        return threads.check(self._definition, saver, checked_options("acheck_threads", CheckOptions, options))
+        return self._threads.check(self._definition, saver, checked_options("acheck_threads", CheckOptions, options))
 
     async def aclear_cache(self, nodes: Sequence[str] | None = None) -> None:
         """Remove the cached results of nodes, so that the nodes run again.
@@ -533,14 +536,12 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
     @property
     def input_channels(self) -> str | list[str]:
         """The channel that takes the input as it is, or the channels that take the entries of a mapping."""
-        inputs = self._definition.program.inputs
-        return inputs if isinstance(inputs, str) else list(inputs)
+        return _as_list(self._definition.program.inputs)
 
     @property
     def output_channels(self) -> str | list[str]:
         """The channel whose bare value a call returns, or the channels of which a call returns a mapping."""
-        outputs = self._definition.program.outputs
-        return outputs if isinstance(outputs, str) else list(outputs)
+        return _as_list(self._definition.program.outputs)
 
     @property
     def environment(self) -> Environment:
@@ -634,6 +635,10 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """Return the graph's image for a notebook, with its subgraphs drawn."""
         return self.get_graph(xray=True)._repr_mimebundle_(include, exclude)
+
+
+def _as_list(names: str | tuple[str, ...]) -> str | list[str]:
+    return names if isinstance(names, str) else list(names)
 
 
 def _drawn(graph: Graph[Any, Any], xray: bool | int) -> Drawing:

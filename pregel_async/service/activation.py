@@ -35,8 +35,9 @@ from .._runtime.observing.error_text import described, shorten_traceback
 from .._runtime.platform.environment import Environment
 from .._runtime.streaming.event_rows import run_row
 from .._runtime.streaming.stream import GraphStream
-from ..errors import GraphDrained
+from ..errors import GraphDrained, GraphVersionError
 from ..runtime import RunControl
+from ..versions import Versions
 from .breakpoints import is_at_breakpoint
 from .call import StoredCall, codec_of, read_call
 from .held_saver import held
@@ -126,7 +127,8 @@ class Activation:
     Attributes:
         run_id: the run that was taken; "" before.
         execution: its execution; None if it is not executed.
-        was_refused: another owner has the thread's lease.
+        was_refused: another owner has the thread's lease, or the worker lacks the version of the graph that is to
+            continue the thread.
     """
 
     def __init__(self, tools: Tools, thread: RunThreadRow) -> None:
@@ -149,12 +151,18 @@ class Activation:
         takes the run.
         """
         tools = self._tools
+        self.was_refused = True  # unless the lease is acquired: the thread is looked at again later
+        if not await self._has_version():
+            return
         try:
             lease = await self._acquire()
         except ThreadBusyError:
-            self.was_refused = True  # another worker was faster, or a caller runs the thread: it is looked at again
-            return
+            return  # another worker was faster, or a caller runs the thread
         try:
+            if not await self._has_version():  # the thread was moved meanwhile
+                await self._release(lease)
+                return
+            self.was_refused = False
             row = await tools.runs.take(lease, self._thread.activation_no, worker=tools.worker_id)
             if row is not None:
                 self.run_id = row.run_id
@@ -170,6 +178,20 @@ class Activation:
             if not isinstance(error, StorageError):
                 raise
             log.exception("run %s of thread %r: storage failed; it will be taken again", self.run_id, lease.thread_id)
+
+    async def _has_version(self) -> bool:
+        """Return False if a version of the graph that this worker does not have is to continue the thread."""
+        graph = self._tools.graphs.get(self._thread.route)
+        if isinstance(graph, Versions):
+            try:
+                await graph.version_of(self._thread.thread_id)
+            except GraphVersionError:
+                return False
+            except StorageError:
+                raise
+            except Exception:
+                return True  # what cannot be read fails the run
+        return True
 
     async def _acquire(self) -> Lease:
         saver, now = self._tools.saver, self._tools.saver.clock()

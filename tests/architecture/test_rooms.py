@@ -43,6 +43,7 @@ PUBLIC = {
         "testing",
         "types",
         "ui",
+        "versions",
     },
     "checkpoint_savers": {
         "abc",

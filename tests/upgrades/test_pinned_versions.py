@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import operator
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from pregel_async import START, Command, StateGraph, interrupt
+from pregel_async import START, Command, StateGraph
 from pregel_async.errors import GraphValidationError, GraphVersionError
 from pregel_async.types import StateUpdate
 from pregel_async.versions import Versions
+from tests.helpers.versioned_graphs import Log, graph, ran, versions
 
 pytestmark = pytest.mark.anyio
-
-
-class Log(TypedDict, total=False):
-    log: Annotated[list[str], operator.add]
-
-
-ran: list[int] = []
-
-
-def graph(version: int, saver: Any = None, node: str | None = None) -> Any:
-    """A graph that asks, and says which version was answered. Each version has a node of another name."""
-
-    def ask(state: Log) -> Log:
-        ran.append(version)
-        answer = interrupt(f"{version}?")
-        return {"log": [f"{version}: {answer}"]}
-
-    name = node or f"ask{version}"
-    return StateGraph(Log).add_node(name, ask).add_edge(START, name).compile(saver, version=version, blocking=False)
-
-
-def versions(saver: Any, *numbers: int, **options: Any) -> Any:
-    return Versions({number: graph(number, saver) for number in numbers}, **options)
 
 
 async def asked(saver: Any, version: int, thread: str) -> None:
@@ -162,17 +139,14 @@ async def test_a_thread_that_another_process_moves(how: str, new: bool) -> None:
     assert state.metadata["__version__"] == 2 and ran == [2, 2]
 
 
-async def test_attributes_reach_all_versions(saver: BaseCheckpointSaver) -> None:
-    """Settings of the whole are those of each version; copies do not change the original."""
+async def test_settings_reach_all_versions(saver: BaseCheckpointSaver) -> None:
+    """A checkpointer and a config of the whole apply to each version; copies do not change the original."""
     await asked(saver, 2, "t")
     both = versions(None, 2, 3)
     bound = both.with_checkpointer(saver).with_config(metadata={"who": "ada"})
     assert isinstance(bound, Versions) and both.checkpointer is None
     await bound.ainvoke(Command(resume="yes"), "t")
     assert dict((await bound.aget_state("t")).metadata or {})["who"] == "ada"
-    named = both.copy({"name": "orders"})
-    assert [each.name for each in named.graphs.values()] == ["orders", "orders"]
-    assert (both.graphs[2].name, list(both.graphs), both.pin) == ("StateGraph", [2, 3], "open")
     assert both.get_graph().to_json() == graph(3).get_graph().to_json()
 
 
@@ -196,7 +170,7 @@ def test_what_is_wrong() -> None:
     for graphs, pin in wrong:
         with pytest.raises(GraphValidationError):
             Versions(graphs, pin=pin)
-    assert Versions({7: unversioned}).graphs[7]._definition.program.version == 7
+    assert Versions({7: unversioned})._definition.program.version == 7
     assert unversioned._definition.program.version == 0
 
 
@@ -217,3 +191,15 @@ async def test_checks(saver: BaseCheckpointSaver) -> None:
         (True, []),
         (False, ["version"]),
     ]
+
+
+async def test_events(saver: BaseCheckpointSaver) -> None:
+    """`astream_events` shows the run of the version that continues the thread, and batches choose for each thread."""
+    await asked(saver, 2, "t")
+    await asked(saver, 3, "u")
+    both = versions(saver, 2, 3)
+    outputs = await both.abatch([Command(resume="yes")] * 2, [{"configurable": {"thread_id": each}} for each in "tu"])
+    assert outputs == [{"log": ["2: yes"]}, {"log": ["3: yes"]}]
+    await asked(saver, 2, "v")
+    names = {event["name"] async for event in both.astream_events(Command(resume="yes"), "v")}
+    assert "ask2" in names and "ask3" not in names
