@@ -217,12 +217,28 @@ async def test_a_kept_state_left_behind(saver: BaseCheckpointSaver) -> None:
     assert check == ThreadCheck(thread_id="t", version=1)
 
 
+async def test_what_is_pending_in_an_idle_kept_state(saver: BaseCheckpointSaver) -> None:
+    """P15: the next call of a kept state has a new input, so that a task that was abandoned there is not in the way."""
+    graph = outer(saver, Two, keeps=True)
+    await graph.ainvoke({}, "t")
+    await graph.aupdate_state("t", None, END)
+
+    def renamed_inside(saver: Any) -> Any:
+        return built(One, {"inner": asking(True, "sign_off")}, [(START, "inner")], saver)
+
+    [check] = (await checked(renamed_inside(saver))).values()
+    assert (check.mismatches, check.loads) == ((), True)
+    assert (await renamed_inside(saver).ainvoke({}, "t"))["__interrupt__"]
+
+
 async def test_branches(saver: BaseCheckpointSaver) -> None:
     """P15: with `branches`, the tips of all branches are looked at, and not only the head."""
     graph = asking(saver)
     await graph.ainvoke({"name": "a"}, "t")
     asked = (await graph.aget_state("t")).config
     await graph.ainvoke(Command(resume="yes"), "t")
+    [check] = (await checked(asking(saver, "sign_off"), branches=True)).values()
+    assert check.loads  # the checkpoint at which the node was pending is no tip
     await graph.aupdate_state(asked, {"name": "b"}, "other")  # a branch on which the question is open
     done = [s.config async for s in graph.aget_state_history("t") if not s.next][0]
     await graph.aupdate_state(done, {"name": "c"}, "other")

@@ -8,9 +8,10 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import START, Command, StateGraph
+from pregel_async._api.attributes import stored_through
 from pregel_async.errors import GraphValidationError, GraphVersionError
 from pregel_async.types import StateUpdate
-from pregel_async.versions import Versions
+from pregel_async.versions import Versions, _GuardedSaver, _HeadMovedError  # pyright: ignore[reportPrivateUsage]  # tested alone: no run of today reads the head twice
 from tests.helpers.versioned_graphs import Log, graph, ran, versions
 
 pytestmark = pytest.mark.anyio
@@ -203,3 +204,14 @@ async def test_events(saver: BaseCheckpointSaver) -> None:
     await asked(saver, 2, "v")
     names = {event["name"] async for event in both.astream_events(Command(resume="yes"), "v")}
     assert "ask2" in names and "ask3" not in names
+
+
+async def test_a_run_moves_the_head_itself() -> None:
+    """The head is compared until the run commits: a later read finds the run's own checkpoint."""
+    saver = InMemorySaver()
+    guarded: Any = _GuardedSaver(saver, "t", None)
+    await stored_through(graph(2, saver), guarded).ainvoke({}, "t")
+    assert await guarded.read("t") is not None
+    late: Any = _GuardedSaver(saver, "t", None)
+    with pytest.raises(_HeadMovedError):
+        await late.read("t")
