@@ -37,11 +37,11 @@ async def right(schema: str) -> AsyncIterator[PostgresSaver]:
         yield saver
 
 
-class WrongTime(SystemEnvironment):
-    """The clock of a machine, as `time.time` shows it."""
-
-    def now(self) -> float:
-        return time.time()
+def set_wrong(patch: pytest.MonkeyPatch, wrong_by: float) -> None:
+    """Let the clock of this machine be wrong."""
+    real = time.time
+    patch.setattr(time, "time", lambda: real() + wrong_by)
+    patch.setattr(SystemEnvironment, "now", staticmethod(time.time))
 
 
 class State(TypedDict, total=False):
@@ -65,15 +65,15 @@ async def test_a_run_of_a_machine_with_a_wrong_clock(
     no longer: when it has lapsed, another machine acquires it."""
     thread_id, real = f"run {wrong_by}", time.time
     with monkeypatch.context() as patch:
-        patch.setattr(time, "time", lambda: real() + wrong_by)
+        set_wrong(patch, wrong_by)
         async with PostgresSaver.from_conn_string(unsynced(), schema=schema) as wrong:
-            held = await ThreadLease.acquire(wrong, WrongTime(), thread_id, "reject")
+            held = await ThreadLease.acquire(wrong, SystemEnvironment(), thread_id, "reject")
             assert abs(wrong.clock() - real()) < 1
             patch.undo()
             with pytest.raises(ThreadBusyError) as busy:
                 await run(right, thread_id)
             assert busy.value.expires_at == pytest.approx(real() + 30, abs=5)
-            patch.setattr(time, "time", lambda: real() + wrong_by)
+            set_wrong(patch, wrong_by)
             await wrong.renew(held.token, expires_at=held.expiry())
             patch.undo()
             with pytest.raises(ThreadBusyError):
@@ -81,7 +81,7 @@ async def test_a_run_of_a_machine_with_a_wrong_clock(
                     raise AssertionError
             # Its process dies 0.1 s before the lease lapses.
             held.duration = 0.1
-            patch.setattr(time, "time", lambda: real() + wrong_by)
+            set_wrong(patch, wrong_by)
             await wrong.renew(held.token, expires_at=held.expiry())
             patch.undo()
             with anyio.fail_after(20):

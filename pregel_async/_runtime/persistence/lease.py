@@ -25,7 +25,7 @@ from ..._message_ids import TASK
 from ...types import Durability, OnConflict
 from ..observing.error_text import with_notes
 from ..platform.companions import run_with_companion, run_with_delayed_companion
-from ..platform.environment import Environment
+from ..platform.environment import Environment, SystemEnvironment
 from ..platform.event_loops import loop, wait_out
 from .shielded_task import BegunCommit, ShieldedTask, ShieldedWork
 from .spending import Amounts, SpentBy
@@ -308,7 +308,7 @@ class ThreadLease:
 
     def expiry(self) -> float:
         """Return the time at which a lease renewed now lapses, in unix seconds."""
-        return self.saver.clock() + self.duration
+        return _time(self.saver, self.environment) + self.duration
 
 
 _TICK_MASK = (1 << 60) - 1  # the bits of `_ticks`: 48 of milliseconds, 12 of their fraction
@@ -359,7 +359,7 @@ async def _acquire(
 ) -> Lease:
     owner = this_process(owner_id)
     try:
-        return await _acquire_once(saver, thread_id, owner)
+        return await _acquire_once(saver, environment, thread_id, owner)
     except ThreadBusyError:
         if on_conflict == "reject":
             raise
@@ -391,7 +391,7 @@ async def _acquire_or_pause(
 
     async def attempt() -> None:
         with contextlib.suppress(ThreadBusyError):
-            taken.append(await _acquire_once(saver, thread_id, owner))
+            taken.append(await _acquire_once(saver, environment, thread_id, owner))
             return
         with pause_scope:
             await environment.sleep(pause)
@@ -407,7 +407,13 @@ async def _acquire_or_pause(
     return taken
 
 
-async def _acquire_once(saver: BaseCheckpointSaver, thread_id: str, owner: Owner) -> Lease:
-    # By the saver's clock, which is the same for all machines that share a database. Theirs may differ by minutes.
-    now = saver.clock()
+def _time(saver: BaseCheckpointSaver, environment: Environment) -> float:
+    """Return the time by which a lease is timed, in unix seconds."""
+    # By the saver's clock, which is the same for all machines that share a database: theirs may differ by minutes. An
+    # environment that has a clock of its own, as in a simulation, decides when leases lapse.
+    return saver.clock() if type(environment).now is SystemEnvironment.now else environment.now()
+
+
+async def _acquire_once(saver: BaseCheckpointSaver, environment: Environment, thread_id: str, owner: Owner) -> Lease:
+    now = _time(saver, environment)
     return await acquire(saver, thread_id, owner, now=now, expires_at=now + saver.lease_seconds)
