@@ -411,7 +411,8 @@ def _time(saver: BaseCheckpointSaver, environment: Environment) -> float:
     """Return the time by which a lease is timed, in unix seconds."""
     # By the saver's clock, which is the same for all machines that share a database: theirs may differ by minutes. An
     # environment that has a clock of its own, as in a simulation, decides when leases lapse.
-    return saver.clock() if type(environment).now is SystemEnvironment.now else environment.now()
+    clock: object = type(environment).now
+    return saver.clock() if clock is SystemEnvironment.now else environment.now()
 
 
 async def _acquire_once(saver: BaseCheckpointSaver, environment: Environment, thread_id: str, owner: Owner) -> Lease:
