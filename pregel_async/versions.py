@@ -20,7 +20,8 @@ from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.chain import ChainReader
-from checkpoint_savers.records import VERSION, Chain, CheckpointId, Commit, Lease, Waiter
+from checkpoint_savers.deltas import read_record
+from checkpoint_savers.records import Chain, CheckpointId, Commit, Lease, Waiter
 
 from ._api.attributes import stored_through
 from ._api.checking import check_threads
@@ -30,7 +31,7 @@ from ._api.drawing import Drawing
 from ._api.state import StateReader
 from ._checks.config import address_of, merge_configs
 from ._checks.options import CheckOptions, StreamOptions, UpdateOptions, checked_options
-from ._runtime.persistence.mismatches import of_version
+from ._runtime.persistence.mismatches import of_version, version_in
 from ._runtime.streaming.stream import GraphStream
 from .errors import GraphValidationError, GraphVersionError
 from .types import Config, Mismatch, RunnableConfig, StateSnapshot, StateUpdate, ThreadCheck
@@ -127,14 +128,14 @@ class Versions(Graph[Any, Any]):
 
     def _version_for(self, thread_id: str, chain: Chain) -> int:
         row, newest = chain.rows[-1], max(self._graphs)
-        stored: int = row.metadata.get(VERSION, 1)
+        stored = version_in(row.metadata, [read_record(each, thread_id) for each in chain.records])
         if stored <= newest and (self._pin == "never" or stored == newest):
             return newest
         known = self._graphs.get(stored)
         if stored < newest and self._pin == "open" and not _is_open(known or self._graphs[newest], thread_id, chain):
             return newest
         if known is None:
-            raise _missing(self, thread_id, stored, row.metadata)
+            raise _missing(self, thread_id, stored)
         return stored
 
     def _bound(self, version: int, saver: BaseCheckpointSaver | None) -> Graph[Any, Any]:
@@ -251,9 +252,9 @@ def _is_open(graph: Graph[Any, Any], thread_id: str, chain: Chain) -> bool:
     return bool(view.next)
 
 
-def _missing(versions: Versions, thread_id: str, stored: int, metadata: Mapping[str, Any]) -> GraphVersionError:
+def _missing(versions: Versions, thread_id: str, stored: int) -> GraphVersionError:
     program = versions._definition.program
-    newer = of_version(program, metadata, "")
+    newer = of_version(program, stored, "")
     if newer:
         return GraphVersionError(thread_id, program.name, stored, program.version, newer)
     has = ", ".join(map(str, versions.graphs))

@@ -34,7 +34,14 @@ from .._core import superstep
 from .._core.board import Board
 from .._core.program import NO_UPGRADES, Program, Write
 from .._core.task import PUSH, Task
-from .._runtime.persistence.mismatches import is_unknown, keys_of_update, of_records, of_version, without_keys
+from .._runtime.persistence.mismatches import (
+    is_unknown,
+    keys_of_update,
+    of_records,
+    of_version,
+    version_in,
+    without_keys,
+)
 from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
 from .._runtime.persistence.records import AMENDED, SUPERSTEP, all_questions, amend_again, handler_of, open_questions
 from .._runtime.persistence.restore import restore, unknown_values
@@ -253,7 +260,7 @@ class StateReader:
             changed = without_keys(changed, keys_of_update(program, amended))
             amend_again(program, board, amended, self._codec, scope)
         if entries:
-            changed += of_records(self._program, entries.values(), state, self._codec, row.ns)
+            changed += of_records(self._program, entries.values(), state, self._codec, row.ns, restored.migrated)
         followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
         planned: list[tuple[Task, PregelTask, bool]] = []
         for task in superstep.plan(program, board, scope):
@@ -284,7 +291,7 @@ class StateReader:
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
             spent=read_amounts(state.spent) if followed else _spent_so_far(state, entries),
             unknown=unknown_values(program, state, self._codec, restored.converted),
-            changed=(*of_version(self._program, row.metadata, row.ns), *changed),
+            changed=(*of_version(self._program, version_in(row.metadata, entries.values()), row.ns), *changed),
         )
         return view, planned
 

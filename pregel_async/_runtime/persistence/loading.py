@@ -21,7 +21,7 @@ from .at_exit import AtExitWriter, InnerGraphs
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
-from .mismatches import keys_of_update, of_records, of_version, without_keys
+from .mismatches import keys_of_update, of_records, of_version, version_in, without_keys
 from .namespaces import CallSite, has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
 from .records import AMENDED, amend_again
@@ -77,7 +77,7 @@ def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
     """
     records, writer, site = namespace.task_records, namespace.writer, namespace.site
     records.results, records.names = earlier.task_records.results, earlier.task_records.names
-    records.earlier = earlier.task_records.earlier
+    records.earlier, records.version = earlier.task_records.earlier, earlier.task_records.version
     namespace.loaded_at, namespace.step, namespace.branches = earlier.loaded_at, earlier.step, earlier.branches
     namespace.scope = earlier.scope
     namespace.loaded_version = earlier.loaded_version if writer.tip == earlier.loaded_at else earlier.own_version
@@ -101,7 +101,9 @@ def _take(namespace: LoadedNamespace, restored: Restored) -> None:
         namespace.mismatches = without_keys(restored.mismatches, keys_of_update(restored.program, amended))
     if results:
         state, codec = namespace.writer.chain.state, namespace.codec
-        namespace.mismatches += of_records(namespace.program, results.values(), state, codec, namespace.ns)
+        namespace.mismatches += of_records(
+            namespace.program, results.values(), state, codec, namespace.ns, restored.migrated
+        )
         if amended is not None:
             scope = namespace.scope, ids_in(namespace.ns, namespace.caller)
             amend_again(namespace.program, restored.board, amended, codec, scope)
@@ -167,11 +169,14 @@ def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedStat
     """Load a checkpoint's state into the namespace: board, step and version.
 
     Raises:
-        GraphVersionError: a greater version of the graph has made the checkpoint.
+        GraphVersionError: a greater version of the graph has made the checkpoint, or records of the open superstep.
     """
     program, ns, thread_id = namespace.program, namespace.ns, namespace.lease.thread_id
-    if newer := of_version(program, row.metadata, ns):
-        raise GraphVersionError(thread_id, program.name, row.metadata[VERSION], program.version or 1, newer)
+    stored = version_in(row.metadata, namespace.task_records.results.values())
+    if newer := of_version(program, stored, ns):
+        raise GraphVersionError(thread_id, program.name, stored, program.version or 1, newer)
+    if program.version > row.metadata.get(VERSION, 1):
+        namespace.task_records.version = program.version
     restored = restore(
         program,
         state,

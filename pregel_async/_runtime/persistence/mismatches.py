@@ -24,9 +24,16 @@ from ...errors import GraphChangedError
 from ...types import START, Mismatch
 
 
-def of_version(program: Program, metadata: Mapping[str, Any], ns: str) -> tuple[Mismatch, ...]:
-    """Return the mismatch of a checkpoint that a greater version of the graph has made, as a tuple of one; else ()."""
-    stored, version = metadata.get(VERSION, 1), program.version or 1
+def version_in(metadata: Mapping[str, Any], results: Iterable[TaskResult]) -> int:
+    """Return the greatest version of the graph that has stored a checkpoint, or a record of the superstep after it."""
+    # A later version may have run a part of a superstep that an earlier one planned. Its records are in its own terms.
+    stored: int = metadata.get(VERSION, 1)
+    return max([stored, *[each.version for each in results]])
+
+
+def of_version(program: Program, stored: int, ns: str) -> tuple[Mismatch, ...]:
+    """Return the mismatch of a greater version of the graph (see `version_in`), as a tuple of one; else ()."""
+    version = program.version or 1
     if stored <= version:
         return ()
     reason = f"version {stored} of graph {program.name!r} stored it, and this is version {version}"
@@ -51,12 +58,17 @@ def of_unknown(name: str, ns: str, reason: str) -> Mismatch:
 
 
 def of_records(
-    program: Program, results: Iterable[TaskResult], state: EncodedState, codec: Codec, ns: str
+    program: Program,
+    results: Iterable[TaskResult],
+    state: EncodedState,
+    codec: Codec,
+    ns: str,
+    migrated: Collection[str] = (),
 ) -> tuple[Mismatch, ...]:
     """Return the mismatches of the recorded results of an open superstep.
 
-    These are edges to nodes that do not exist, joins that are complete and do not exist, and values that do not fit
-    their keys.
+    These are edges to nodes that do not exist, joins that are complete and do not exist, values that do not fit their
+    keys, and values of earlier versions for keys that migrations change.
 
     Args:
         program: the graph.
@@ -64,12 +76,15 @@ def of_records(
         state: the state on which the superstep was planned.
         codec: decodes the names of the nodes for which a join waits.
         ns: the graph's namespace.
+        migrated: the keys of the state that migrations have changed.
     """
     joined: dict[str, set[str]] = {}
     found: list[Mismatch] = []
     for result in results:
         for name, data in result.writes:
-            if name in program.channels:
+            if name in migrated and result.version < program.version and not _has_rule(program, name):
+                found.append(_of_migrated(name, ns, result))
+            elif name in program.channels:
                 found += _unfit_write(program, result, name, data, codec, ns)
             elif name.startswith(BRANCH):
                 node = name.removeprefix(BRANCH)
@@ -87,6 +102,21 @@ def of_records(
             reason = f"nodes have finished whose edge leads to node {node!r}, and there is no such edge"
             found.append(of_node(node, ns, reason))
     return tuple(found)
+
+
+def _has_rule(program: Program, name: str) -> bool:
+    return name in program.upgrades.retyped or name in program.upgrades.dropped
+
+
+def _of_migrated(name: str, ns: str, result: TaskResult) -> Mismatch:
+    """Return the mismatch of a recorded write to a key that a migration changes: it is in terms of the old version."""
+    reason = f"{_writer_of(result)} to key {name!r}, which a migration changes, and migrations do not apply to records"
+    advice = "let the version that wrote it end the superstep: Versions({...}, pin='open'); or give a new input"
+    return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="resume")
+
+
+def _writer_of(result: TaskResult) -> str:
+    return f"task {result.name!r} has written" if result.name else "an update of the open superstep has written"
 
 
 def _unfit_write(program: Program, result: TaskResult, name: str, data: bytes, codec: Codec, ns: str) -> list[Mismatch]:

@@ -77,12 +77,14 @@ class Restored(msgspec.Struct, frozen=True):
             be planned and discarded, but not run.
         mismatches: what does not fit the code.
         converted: the stored names whose values a declared rule has converted or removed.
+        migrated: the keys that migrations have changed.
     """
 
     board: Board
     program: Program
     mismatches: tuple[Mismatch, ...]
     converted: frozenset[str]
+    migrated: frozenset[str]
 
 
 def restore(
@@ -182,7 +184,9 @@ class _Restoring:
         )
         if self.converted:
             board.amended = frozenset((*board.amended, *self.converted))
-        return Restored(board, self.program, tuple(self.mismatches), frozenset(self.converted))
+        return Restored(
+            board, self.program, tuple(self.mismatches), frozenset(self.converted), migrated=frozenset(changed)
+        )
 
     def _apply_rules(self, version: int) -> Mapping[str, Any]:
         """Apply what the graph declares for whole states. Return the keys that migrations change."""
