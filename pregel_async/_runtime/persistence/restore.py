@@ -360,11 +360,11 @@ def _as_control(channel: BaseChannel[Any, Any, Any], value: Any) -> Any:
 
 
 def _with_nodes(program: Program, more: Iterable[Node]) -> Program:
-    """Return the program with nodes that only one channel triggers, and with that channel."""
+    """Return the program with nodes that an edge to their identity triggers, and with the channels of these edges."""
     channels, nodes, triggered = {**program.channels}, {**program.nodes}, {**program.triggered}
     finishing = [*program.finishing]
     for node in more:
-        (trigger,) = node.triggers
+        trigger = BRANCH + node.identity
         known = program.channels.get(BRANCH + node.name)
         channels[trigger] = known.fresh() if known else EphemeralValue(object, guard=False)
         if channels[trigger].finishes:
