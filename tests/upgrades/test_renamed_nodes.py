@@ -351,3 +351,14 @@ async def test_a_deferred_node_is_triggered_under_both_names(saver: BaseCheckpoi
     await failed(graph("old"), "b", given={})
     assert (await graph("new", was="old").ainvoke(None, "t"))["log"] == ["a", "b", "late"]
     assert await channels_in(saver) == ["log"]
+
+
+async def test_a_kept_state_that_was_written_last_counts(saver: BaseCheckpointSaver) -> None:
+    """P15: after a rollback of the code, a kept graph may have states under several names of its node."""
+    old, new, newer = (
+        counting(saver, "old"),
+        counting(saver, "new", was="old"),
+        counting(saver, "newer", was=("new", "old")),
+    )
+    counted = [(await each.ainvoke({}, "t"))["log"][-1] for each in (old, new, old, old, old, new, newer, new, newer)]
+    assert counted == ["1", "2", "2", "3", "4", "5", "6", "6", "7"]

@@ -128,7 +128,7 @@ async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace, former
             await load_checkpoint(namespace, found)
             namespace.continue_call(CallSite.of(found.rows[-1]))
             return
-        for tip in _tips(namespace, chain):
+        for tip in _tips(namespace, chain, former):
             for found in await read_chain(namespace, tip):
                 await load_checkpoint(namespace, found)
                 return
@@ -139,7 +139,8 @@ async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace, former
 async def _load_former(namespace: LoadedNamespace, outer: LoadedNamespace, former: Sequence[str]) -> None:
     """Begin a kept state's namespace with the state that it had under a former name; warn if it may have had one."""
     lease, ns = namespace.lease, namespace.ns
-    for other in [each for each in former if each in lease.tips]:
+    stored = [each for each in former if each in lease.tips]
+    for other in sorted(stored, key=lease.tips.__getitem__, reverse=True):
         chain = await lease.saver.read(lease.thread_id, other, lease.tips[other])
         if chain is not None:
             reader, row = ChainReader(lease.thread_id, other, chain.rows), chain.rows[-1]
@@ -205,14 +206,18 @@ async def _earlier_attempt(namespace: LoadedNamespace, chain: Chain, outer: Load
     return () if found is None else await read_chain(namespace, found[0])
 
 
-def _tips(namespace: LoadedNamespace, chain: Chain) -> Sequence[CheckpointId]:
-    """Return the tip of a kept state on this branch of the root graph, as a sequence of one."""
+def _tips(namespace: LoadedNamespace, chain: Chain, former: Sequence[str]) -> Sequence[CheckpointId]:
+    """Return the tip of a kept state on this branch of the root graph, as a sequence of one.
+
+    It is empty if the state has moved later under a former name, in which a graph of a former version has run.
+    """
     if not namespace.caller:
         return ()
     if parents_of(chain.rows[-1]).get("") == namespace.parents[""]:
         return (chain.head,)  # moved in the root's open superstep, so that no root checkpoint has it yet
     tips = namespace.lease.tips
-    return (tips[namespace.ns],) if namespace.ns in tips else ()
+    names = [each for each in (namespace.ns, *former) if each in tips]
+    return (tips[namespace.ns],) if names and max(names, key=tips.__getitem__) == namespace.ns else ()
 
 
 async def find_moved_tips(lease: ThreadLease, at: CheckpointId) -> None:
