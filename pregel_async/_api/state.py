@@ -35,6 +35,7 @@ from .._core.board import Board
 from .._core.program import NO_UPGRADES, Program, Write
 from .._core.task import PUSH, Task
 from .._runtime.persistence.mismatches import (
+    earlier_writes,
     is_unknown,
     keys_of_update,
     of_records,
@@ -240,6 +241,9 @@ class StateReader:
         """
         reader, row = stored
         thread_id, state = reader.thread_id, reader.state(row.checkpoint_id)
+        entries = {record.task_id: read_record(record, thread_id) for record in records}
+        if self._program.upgrades is not NO_UPGRADES:
+            entries = {id: self._renamed(each, stored) for id, each in entries.items()}
         restored = restore(
             self._program,
             state,
@@ -249,11 +253,9 @@ class StateReader:
             ns=row.ns,
             at=row.checkpoint_id,
             version=row.metadata.get(VERSION, 1),
+            recorded=earlier_writes(self._program, entries.values()),
         )
         program, board, changed = restored.program, restored.board, restored.mismatches
-        entries = {record.task_id: read_record(record, thread_id) for record in records}
-        if self._program.upgrades is not NO_UPGRADES:
-            entries = {id: self._renamed(each, stored) for id, each in entries.items()}
         scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
         amended = entries.get(AMENDED)
         if amended is not None:

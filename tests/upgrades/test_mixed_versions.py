@@ -10,7 +10,7 @@ import pytest
 from checkpoint_savers import BaseCheckpointSaver
 from pregel_async import START, Command
 from pregel_async.errors import GraphChangedError, GraphVersionError
-from pregel_async.types import REMOVED, Retyped, StoredState
+from pregel_async.types import INPUT, REMOVED, Retyped, StoredState
 from pregel_async.versions import Versions
 from tests.upgrades.graphs import Stopped, asks, built, failed, failing, of, ran, says
 
@@ -101,6 +101,28 @@ async def test_a_recorded_write_to_a_migrated_key(saver: BaseCheckpointSaver) ->
     assert (await two.ainvoke({}, "input"))["net"] == 700
     done = await Versions({1: one, 2: two}, pin="open").ainvoke(Command(resume="yes"), "t")
     assert done["net"] == 3 and (await two.aget_state("t")).values["net"] == 300
+
+
+@pytest.mark.parametrize("way", ["record", "update", "input"])
+async def test_a_recorded_value_that_the_state_does_not_have(saver: BaseCheckpointSaver, way: str) -> None:
+    """P15: so it is if the key has no value in the state, on which the migration works."""
+    one, two = order(saver, 3 if way == "record" else 0), new_order(saver)
+    if way == "record":
+        await one.ainvoke({"log": []}, "t")
+    elif way == "update":
+        await failed(one, "a", given={"log": []})
+        await failed(one, "a", given=Command(update={"net": 3}))
+    else:
+        await one.aupdate_state("t", {"net": 3}, as_node=INPUT)
+    ran.clear()
+    blocks = "all" if way == "update" else "resume"  # an update is a part of the state, which an input does not discard
+    assert of(await two.aget_state("t")) == [("key", "net", blocks)]
+    for value in (None, {}) if way == "update" else (None,):
+        with pytest.raises(GraphChangedError, match=r"key 'net', which a migration changes.*Versions"):
+            await two.ainvoke(value, "t")
+    assert ran == []
+    await failed(two, "a", given={"net": 500} if way == "update" else {})
+    assert (await two.aget_state("t")).values.get("net") == (500 if way == "update" else None)
 
 
 async def test_recorded_writes_with_a_rule(saver: BaseCheckpointSaver) -> None:

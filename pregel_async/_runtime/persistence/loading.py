@@ -21,7 +21,7 @@ from .at_exit import AtExitWriter, InnerGraphs
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
-from .mismatches import keys_of_update, of_records, of_version, version_in, without_keys
+from .mismatches import earlier_writes, keys_of_update, of_records, of_version, version_in, without_keys
 from .namespaces import CallSite, has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
 from .records import AMENDED, amend_again
@@ -187,6 +187,7 @@ def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedStat
         ns=ns,
         at=row.checkpoint_id,
         version=row.metadata.get(VERSION, 1),
+        recorded=earlier_writes(program, namespace.task_records.results.values()),
     )
     namespace.encoder.remember(restored.board, state)
     namespace.step, namespace.scope = row.step, row.metadata.get(MADE_IN, thread_id)

@@ -31,6 +31,13 @@ def version_in(metadata: Mapping[str, Any], results: Iterable[TaskResult]) -> in
     return max([stored, *[each.version for each in results]])
 
 
+def earlier_writes(program: Program, results: Iterable[TaskResult]) -> tuple[tuple[str, bytes], ...]:
+    """Return the writes of recorded results that an earlier version of the graph has made; empty without migrations."""
+    if not program.upgrades.steps:
+        return ()
+    return tuple([write for each in results if each.version < program.version for write in each.writes])
+
+
 def of_version(program: Program, stored: int, ns: str) -> tuple[Mismatch, ...]:
     """Return the mismatch of a greater version of the graph (see `version_in`), as a tuple of one; else ()."""
     version = program.version or 1
@@ -76,14 +83,17 @@ def of_records(
         state: the state on which the superstep was planned.
         codec: decodes the names of the nodes for which a join waits.
         ns: the graph's namespace.
-        migrated: the keys of the state that migrations have changed.
+        migrated: as in `Restored`.
     """
     joined: dict[str, set[str]] = {}
     found: list[Mismatch] = []
     for result in results:
+        last = dict(result.writes)
         for name, data in result.writes:
+            if not result.name and name in program.channels and data is not last[name]:
+                continue  # a later update of the open superstep replaces it, or is checked for the same key
             if name in migrated and result.version < program.version and not _has_rule(program, name):
-                found.append(_of_migrated(name, ns, result))
+                found.append(_of_record(result, of_migrated(name, ns, f"{_writer_of(result)} to")))
             elif name in program.channels:
                 found += _unfit_write(program, result, name, data, codec, ns)
             elif name.startswith(BRANCH):
@@ -108,11 +118,16 @@ def _has_rule(program: Program, name: str) -> bool:
     return name in program.upgrades.retyped or name in program.upgrades.dropped
 
 
-def _of_migrated(name: str, ns: str, result: TaskResult) -> Mismatch:
-    """Return the mismatch of a recorded write to a key that a migration changes: it is in terms of the old version."""
-    reason = f"{_writer_of(result)} to key {name!r}, which a migration changes, and migrations do not apply to records"
+def of_migrated(name: str, ns: str, what: str) -> Mismatch:
+    """Return the mismatch of a recorded value, in terms of the old version, of a key that a migration changes."""
+    reason = f"{what} key {name!r}, which a migration changes, and migrations do not apply to what is only recorded"
     advice = "let the version that wrote it end the superstep: Versions({...}, pin='open'); or give a new input"
     return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="resume")
+
+
+def _of_record(result: TaskResult, found: Mismatch) -> Mismatch:
+    # An update of the open superstep is a part of the state, which a new input does not discard.
+    return structs.replace(found, blocks="resume" if result.name else "all")
 
 
 def _writer_of(result: TaskResult) -> str:
@@ -132,8 +147,7 @@ def _unfit_write(program: Program, result: TaskResult, name: str, data: bytes, c
         return []
     who = f"task {result.name!r} has finished" if result.name else "an update of the open superstep"
     reason = f"{who} and has written a {type(value).__name__} to key {name!r}, which does not fit {_named(channel.typ)}"
-    found = of_key(name, ns, reason)
-    return [structs.replace(found, blocks="resume")]
+    return [_of_record(result, of_key(name, ns, reason))]
 
 
 def without_keys(mismatches: tuple[Mismatch, ...], replaced: Collection[str]) -> tuple[Mismatch, ...]:
