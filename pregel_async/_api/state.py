@@ -244,6 +244,9 @@ class StateReader:
         entries = {record.task_id: read_record(record, thread_id) for record in records}
         if self._program.upgrades is not NO_UPGRADES:
             entries = {id: self._renamed(each, stored) for id, each in entries.items()}
+        followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
+        # A call from a checkpoint whose superstep is closed runs it anew, and takes no results.
+        taken = [each for id, each in entries.items() if id == AMENDED or not followed]
         restored = restore(
             self._program,
             state,
@@ -253,7 +256,7 @@ class StateReader:
             ns=row.ns,
             at=row.checkpoint_id,
             version=row.metadata.get(VERSION, 1),
-            recorded=earlier_writes(self._program, entries.values()),
+            recorded=earlier_writes(self._program, taken),
         )
         program, board, changed = restored.program, restored.board, restored.mismatches
         scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
@@ -261,9 +264,8 @@ class StateReader:
         if amended is not None:
             changed = without_keys(changed, keys_of_update(program, amended))
             amend_again(program, board, amended, self._codec, scope)
-        if entries:
-            changed += of_records(self._program, entries.values(), state, self._codec, row.ns, restored.migrated)
-        followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
+        if taken:
+            changed += of_records(self._program, taken, state, self._codec, row.ns, restored.migrated)
         planned: list[tuple[Task, PregelTask, bool]] = []
         for task in superstep.plan(program, board, scope):
             by, entry = _entry_of(task, entries)
@@ -293,7 +295,7 @@ class StateReader:
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
             spent=read_amounts(state.spent) if followed else _spent_so_far(state, entries),
             unknown=unknown_values(program, state, self._codec, restored.converted),
-            changed=(*of_version(self._program, version_in(row.metadata, entries.values()), row.ns), *changed),
+            changed=(*of_version(self._program, version_in(row.metadata, taken), row.ns), *changed),
         )
         return view, planned
 

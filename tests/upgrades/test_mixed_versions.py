@@ -12,7 +12,7 @@ from pregel_async import START, Command
 from pregel_async.errors import GraphChangedError, GraphVersionError
 from pregel_async.types import INPUT, REMOVED, Retyped, StoredState
 from pregel_async.versions import Versions
-from tests.upgrades.graphs import Stopped, asks, built, failed, failing, of, ran, says
+from tests.upgrades.graphs import Stopped, asks, built, failed, failing, of, ran, says, states
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +53,9 @@ async def test_records_of_a_greater_version(saver: BaseCheckpointSaver) -> None:
     assert await versions.version_of("t") == 2
     assert await versions.ainvoke(Command(resume="yes"), "t") == {"net": 300, "log": ["b: yes"]}
     assert (await two.aget_state("t")).values["net"] == 300
+    past = (await states(one))[1]  # its superstep has closed: a fork runs it anew, with no results of version 2
+    assert (past.values, past.changed) == ({"net": 7, "log": []}, ())
+    assert (await one.ainvoke(None, past.config))["net"] == 7
 
 
 @pytest.mark.parametrize("way", ["update", "by hand", "question"])
