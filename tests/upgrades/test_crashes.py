@@ -171,8 +171,14 @@ async def died_at(
     return (state.values, state.next, [each.value for each in state.interrupts]), shop, happened
 
 
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-@pytest.mark.parametrize(("idle", "change"), CASES)
+@pytest.mark.parametrize(
+    ("idle", "change", "durability"),
+    [
+        *[(*case, "sync") for case in CASES],
+        *[(False, "resume", each) for each in ("async", "exit")],
+        (True, "input", "exit"),
+    ],
+)
 async def test_each_write(idle: bool, change: Change, durability: Durability) -> None:
     """P5, P15: after a death at any write, the thread has its old form or its new one, never both; no trigger fires
     twice, and no recorded task runs again."""

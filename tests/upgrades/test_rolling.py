@@ -1,7 +1,6 @@
 """A rolling deployment: processes of two versions share a database, and are killed at random moments.
 
-`PREGEL_KILLS` sets the number of kills (20 by default; a fifth of them belongs to this file), `PREGEL_SEED` chooses
-them.
+`PREGEL_KILLS` sets the number of kills (2 by default; half of them per database), `PREGEL_SEED` chooses them.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from tests.helpers.postgres_tools import ENV, conninfo, made_schema
 from tests.upgrades.rolling_child import Job, graph_of
 
 HERE = Path(__file__).parent
-KILLS = int(os.environ.get("PREGEL_KILLS", "20"))
+KILLS = int(os.environ.get("PREGEL_KILLS", "2"))
 SEED = int(os.environ.get("PREGEL_SEED", "0"))
-ROUNDS = 3
+ROUNDS = 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "share"), [("sqlite", 7), ("postgres", 20)])
-def test_kills_during_a_rolling_deployment(kind: str, share: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_kills_during_a_rolling_deployment(kind: str, tmp_path: Path) -> None:
     """P5, P15: no thread is stuck, none is run by code that cannot, and no recorded call runs again."""
     rng = random.Random(f"{SEED} {kind}")
-    left, number = max(1, KILLS // share), 0
+    left, number = max(1, KILLS // 2), 0
     while left > 0:
         number += 1
         log = tmp_path / f"{number}.log"
@@ -47,7 +46,7 @@ def test_kills_during_a_rolling_deployment(kind: str, share: int, tmp_path: Path
 
 def deploy(database: Any, log: Path, rng: random.Random, most: int) -> int:
     """Run threads by processes of both versions until the new one has ended all. Return how many were killed."""
-    threads = [f"thread {number}{rng.choice(('', ' late'))}" for number in range(rng.randint(3, 8))]
+    threads = [f"thread {number}{rng.choice(('', ' late'))}" for number in range(rng.randint(2, 6))]
     durability = rng.choice(("sync", "sync", "async", "exit"))
 
     def start(version: int) -> subprocess.Popen[bytes]:
