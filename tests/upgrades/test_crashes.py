@@ -84,7 +84,7 @@ class Shop:
         kept = StateGraph(Count).add_node("add", add).add_edge(START, "add").compile(checkpointer=True, blocking=False)
 
         async def counts(state: Any) -> Any:
-            return {"log": [f"count {(await kept.ainvoke({}))['count']}"]}
+            return {"log": [f"count {(await kept.ainvoke({})).get('count')}"]}
 
         def end(state: Any) -> Any:
             ran["end"] += 1
