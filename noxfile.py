@@ -158,7 +158,7 @@ def fuzz(session: nox.Session) -> None:
 def kills(session: nox.Session) -> None:
     """Two thousand kills of real processes in each durability mode (PREGEL_KILLS says another number), and how many
     supersteps they lost; and a quarter as many of processes that readers come back to, and kills and pauses among
-    processes that share one file."""
+    processes that share one file; and kills of two versions of a graph that share a database."""
     install(session, "test")
     count, losses = os.environ.get("PREGEL_KILLS", "2000"), os.path.join(session.create_tmp(), "losses")
     kills = "tests/durability/test_kills.py"
@@ -167,6 +167,7 @@ def kills(session: nox.Session) -> None:
         session.run("python", kills, losses, env={"PYTHONPATH": "."})
         pytest(session, "-n", "auto", "-q", "tests/durability/test_killed_readers.py", PREGEL_KILLS=count)
         pytest(session, "-n", "auto", "-q", "tests/savers/test_sqlite_rivals.py", PREGEL_KILLS=str(int(count) // 4))
+        pytest(session, "-n", "auto", "-q", "tests/upgrades/test_rolling.py", PREGEL_KILLS=count)
     finally:
         if os.path.exists(losses):
             os.remove(losses)

@@ -178,6 +178,7 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         asked: the questions that were answered, as (id, encoded value): an answer is used for no other question.
         schemas: question id -> the encoded JSON schema of its answer, for questions that have one.
         unfit: the keys whose writes did not fit their annotations when the task ran.
+        version: the version of the graph that made the record, if an earlier one planned the superstep; else 0.
     """
 
     name: str
@@ -194,6 +195,7 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     asked: tuple[tuple[str, bytes], ...] = ()
     schemas: dict[str, bytes] = {}
     unfit: tuple[str, ...] = ()
+    version: int = 0
 
     @property
     def finished(self) -> bool:
@@ -410,9 +412,10 @@ def write_record(result: TaskResult) -> bytes:
         result: the record's content.
     """
     # Few records have the last fields. The others take no byte for them, and are as version 0.1.0 wrote them.
-    if result.unfit:
+    if result.version:
         return seal(_encode(result))
-    return seal(_encode(msgspec.structs.astuple(result)[: -1 if result.schemas else -2]))
+    absent = 1 if result.unfit else 2 if result.schemas else 3
+    return seal(_encode(msgspec.structs.astuple(result)[:-absent]))
 
 
 def read_record(record: TaskRecord, thread_id: str) -> TaskResult:

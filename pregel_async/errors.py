@@ -166,8 +166,8 @@ class UnknownStoredKeyWarning(UserWarning):
         self.key = key
         super().__init__(
             f"thread {thread_id!r} (and perhaps others) holds key {key!r}, which graph {graph!r} does not have: its "
-            "value stays stored, and StateSnapshot.unknown shows it. If the key was renamed, write the value to the "
-            "new key with aupdate_state()"
+            "value stays stored, and StateSnapshot.unknown shows it. Declare what became of it: "
+            f"Renamed({key!r}) at the key that has its values now, or compile(removed=({key!r},))"
         )
 
 

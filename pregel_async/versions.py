@@ -20,7 +20,8 @@ from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.chain import ChainReader
-from checkpoint_savers.records import VERSION, Chain, CheckpointId, Commit, Lease, Waiter
+from checkpoint_savers.deltas import read_record
+from checkpoint_savers.records import Chain, CheckpointId, Commit, Lease, Waiter
 
 from ._api import calls
 from ._api.attributes import stored_through
@@ -32,7 +33,7 @@ from ._api.state import StateReader
 from ._api.stored_types import with_runtime_types
 from ._checks.config import address_of, merge_configs
 from ._checks.options import CheckOptions, UpdateOptions
-from ._runtime.persistence.mismatches import of_version
+from ._runtime.persistence.mismatches import of_version, version_in
 from ._runtime.streaming.stream import GraphStream
 from .errors import GraphValidationError, GraphVersionError
 from .types import Config, Mismatch, RunnableConfig, StateSnapshot, StateUpdate, ThreadCheck
@@ -126,7 +127,7 @@ class _VersionVerbs:
 
     def _version_for(self, whole: Definition, thread_id: str, chain: Chain) -> int:
         metadata, newest = chain.rows[-1].metadata, self._last
-        stored: int = metadata.get(VERSION, 1)
+        stored = version_in(metadata, [read_record(each, thread_id) for each in chain.records])
         if stored == newest or (stored < newest and self._pin == "never"):
             return newest
         if stored < newest and self._pin == "open":
@@ -134,7 +135,7 @@ class _VersionVerbs:
             if not _is_open(known._definition, thread_id, chain):
                 return newest
         if stored not in self._graphs:
-            raise _missing(whole, list(self._graphs), thread_id, stored, metadata)
+            raise _missing(whole, list(self._graphs), thread_id, stored)
         return stored
 
     def _bound(self, whole: Definition, version: int, saver: BaseCheckpointSaver | None = None) -> Graph[Any, Any]:
@@ -243,11 +244,9 @@ def _is_open(definition: Definition, thread_id: str, chain: Chain) -> bool:
     return bool(view.next)
 
 
-def _missing(
-    whole: Definition, known: Sequence[int], thread_id: str, stored: int, metadata: Mapping[str, Any]
-) -> GraphVersionError:
+def _missing(whole: Definition, known: Sequence[int], thread_id: str, stored: int) -> GraphVersionError:
     program = whole.program
-    newer = of_version(program, metadata, "")
+    newer = of_version(program, stored, "")
     if newer:
         return GraphVersionError(thread_id, program.name, stored, program.version, newer)
     has = ", ".join(map(str, known))

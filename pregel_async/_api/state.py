@@ -34,7 +34,15 @@ from .._core import superstep
 from .._core.board import Board
 from .._core.program import NO_UPGRADES, Program, Write
 from .._core.task import PUSH, Task
-from .._runtime.persistence.mismatches import is_unknown, keys_of_update, of_records, of_version, without_keys
+from .._runtime.persistence.mismatches import (
+    earlier_writes,
+    is_unknown,
+    keys_of_update,
+    of_records,
+    of_version,
+    version_in,
+    without_keys,
+)
 from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
 from .._runtime.persistence.records import AMENDED, SUPERSTEP, all_questions, amend_again, handler_of, open_questions
 from .._runtime.persistence.restore import restore, unknown_values
@@ -233,6 +241,12 @@ class StateReader:
         """
         reader, row = stored
         thread_id, state = reader.thread_id, reader.state(row.checkpoint_id)
+        entries = {record.task_id: read_record(record, thread_id) for record in records}
+        if self._program.upgrades is not NO_UPGRADES:
+            entries = {id: self._renamed(each, stored) for id, each in entries.items()}
+        followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
+        # A call from a checkpoint whose superstep is closed runs it anew, and takes no results.
+        taken = [each for id, each in entries.items() if id == AMENDED or not followed]
         restored = restore(
             self._program,
             state,
@@ -242,19 +256,16 @@ class StateReader:
             ns=row.ns,
             at=row.checkpoint_id,
             version=row.metadata.get(VERSION, 1),
+            recorded=earlier_writes(self._program, taken),
         )
         program, board, changed = restored.program, restored.board, restored.mismatches
-        entries = {record.task_id: read_record(record, thread_id) for record in records}
-        if self._program.upgrades is not NO_UPGRADES:
-            entries = {id: self._renamed(each, stored) for id, each in entries.items()}
         scope = row.metadata.get(MADE_IN, thread_id), ids_in(row.ns, row.metadata.get(CALLER, ""))
         amended = entries.get(AMENDED)
         if amended is not None:
             changed = without_keys(changed, keys_of_update(program, amended))
             amend_again(program, board, amended, self._codec, scope)
-        if entries:
-            changed += of_records(self._program, entries.values(), state, self._codec, row.ns)
-        followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
+        if taken:
+            changed += of_records(self._program, taken, state, self._codec, row.ns, restored.migrated)
         planned: list[tuple[Task, PregelTask, bool]] = []
         for task in superstep.plan(program, board, scope):
             by, entry = _entry_of(task, entries)
@@ -284,7 +295,7 @@ class StateReader:
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
             spent=read_amounts(state.spent) if followed else _spent_so_far(state, entries),
             unknown=unknown_values(program, state, self._codec, restored.converted),
-            changed=(*of_version(self._program, row.metadata, row.ns), *changed),
+            changed=(*of_version(self._program, version_in(row.metadata, taken), row.ns), *changed),
         )
         return view, planned
 

@@ -184,7 +184,8 @@ class Upgrades(msgspec.Struct, frozen=True, kw_only=True):
         retyped: how stored values of other types become values of a key, by key.
         added: the values of keys in threads in which they were never written.
         aliases: the nodes that run pending tasks of nodes that were renamed or retired, by the name under which the
-            tasks were planned. Such a node has that name as its identity, and a trigger of that name.
+            tasks were planned. Such a node has that name as its identity, and a trigger of that name. If it was
+            renamed, it has the triggers of the present node too.
         steps: functions that make a state of a version of a state of the version before, by version.
         unknown_stored: what happens if a thread holds keys, or kept states, that the graph does not know.
         nodes: the present names of renamed and retired nodes, by the old ones; END for nodes without a successor.

@@ -155,6 +155,8 @@ def plan(program: Program, board: Board, scope: Scope) -> list[Task]:
         for name in program.triggered.get(channel, ()):
             if board.versions[channel] > board.seen.get(channel, _NOTHING_SEEN).get(name, 0):
                 names.add(name)
+    if program.upgrades.aliases and len(names) > 1:
+        names = _once(program, names)
     step = board.step + 1
     tasks = [Task(program.nodes[name], step, index, scope) for index, name in enumerate(sorted(names))]
     sends = board.channels.get(SENDS)
@@ -168,6 +170,17 @@ def plan(program: Program, board: Board, scope: Scope) -> list[Task]:
 
 
 _NOTHING_SEEN: dict[str, int] = {}
+
+
+def _once(program: Program, names: set[str]) -> set[str]:
+    """Return the names of triggered nodes with one name, the oldest, for each node that was renamed."""
+    # The former name is that of the pending task, whose id and records have to stay. Its run consumes all triggers.
+    others: set[str] = set()
+    for name in names:
+        node = program.nodes[name]
+        if name in node.was:
+            others.update((node.name, *node.was[: node.was.index(name)]))
+    return names - others
 
 
 def names_of(tasks: Iterable[Task]) -> tuple[str, ...]:

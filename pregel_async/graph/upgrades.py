@@ -132,14 +132,16 @@ def _former_nodes(builder: GraphSpec, retired: object) -> dict[str, str]:
 
 def _alias(program: Program, old: str, now: str) -> Node:
     """Return the node that runs pending tasks of a former node."""
-    trigger = (BRANCH + old,)
+    trigger = BRANCH + old
     if now == END:
-        return Node(name=old, triggers=trigger, reads=(), call=no_writes, flavour="inline", writes=no_writes)
+        return Node(name=old, triggers=(trigger,), reads=(), call=no_writes, flavour="inline", writes=no_writes)
     node = program.nodes[now]
+    # A run under a former name is the run for triggers under the other names too; see `superstep.plan`.
+    others = [*node.triggers, *[BRANCH + each for each in node.was]] if old in node.was else []
     handler = node.handler
     if handler is not None and handler.name == HANDLER + now:
         handler = structs.replace(handler, identity=HANDLER + old)
-    return structs.replace(node, identity=old, triggers=trigger, handler=handler)
+    return structs.replace(node, identity=old, triggers=tuple(sorted({trigger, *others})), handler=handler)
 
 
 def _names(what: str, given: object) -> tuple[str, ...]:

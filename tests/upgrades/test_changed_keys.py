@@ -211,6 +211,21 @@ async def test_an_update_does_not_hide_a_recorded_write(saver: BaseCheckpointSav
         await new.ainvoke(Command(update={"n": "two"}), "t")
 
 
+async def test_an_update_of_another_type(saver: BaseCheckpointSaver) -> None:
+    """P15: an update of the open superstep is a part of the state: a new input that does not replace it is refused, and
+    a later update replaces it."""
+    for thread, value in (("input", {"n": [1]}), ("update", Command(update={"n": [1]}))):
+        await failed(fan(Count, saver), "a", "b", given={"log": []}, thread=thread)
+        await failed(fan(Count, saver), "a", "b", given=Command(update={"n": 12}), thread=thread)
+        new = fan(Undeclared, saver)
+        for refused in ({}, None):
+            with pytest.raises(GraphChangedError, match="'n'"):
+                await new.ainvoke(refused, thread)
+        await failed(new, "a", given=value, thread=thread)
+        assert (await new.aget_state(thread)).changed == ()
+        assert (await new.ainvoke(None, thread))["n"] == [1]
+
+
 async def test_writes_that_never_fitted(saver: BaseCheckpointSaver) -> None:
     """Nodes' writes are not checked: a recorded write that did not fit when its task ran is no change."""
     graph = fan(Count, saver, a={"n": "many"})

@@ -303,3 +303,62 @@ async def test_aliases_are_not_shown() -> None:
         await new.ainvoke(None, "t", interrupt_before=["approve"])
     with pytest.raises(Exception, match="there is no node 'approve'"):
         await new.aupdate_state("t", {"log": []}, as_node="approve")
+
+
+def asks_same(name: str) -> Any:
+    """A node's function whose question does not depend on its name."""
+
+    def call(state: Any) -> Any:
+        answer = interrupt("good?")
+        ran.append(name)
+        return {"log": [f"{name} {answer}"]}
+
+    return call
+
+
+@pytest.mark.parametrize("way", ["goto", "edit", "both"])
+@pytest.mark.parametrize("kept", [True, False], ids=["same", "renamed"])
+async def test_a_pending_node_is_triggered_again(saver: BaseCheckpointSaver, kept: bool, way: str) -> None:
+    """P15: a pending node that is triggered once more runs once, whether it was renamed or not."""
+
+    def graph(name: str, **options: Any) -> Any:
+        nodes = {"sib": asks_same("sib"), "z": says("z"), name: (asks_same("work"), options)}
+        return built(Log, nodes, [(START, "sib"), (START, name), ("z", name)], saver)
+
+    old = graph("old")
+    await old.ainvoke({}, "t")
+    new, name = (old, "old") if kept else (graph("new", was="old"), "new")
+    ran.clear()
+    if way != "goto":
+        await new.aupdate_state("t", {"log": ["by hand"]}, as_node="z")
+    if way != "edit":
+        await new.ainvoke(Command(goto=name), "t")
+    await new.ainvoke(None, "t")
+    state = await new.aget_state("t")
+    done = await new.ainvoke(Command(resume={each.id: "yes" for each in state.interrupts}), "t")
+    hand = [] if way == "goto" else ["by hand"]
+    assert sorted(done["log"]) == [*hand, "sib yes", "work yes"]
+    assert sorted(ran) == ["sib", "work"] and (await new.aget_state("t")).next == ()
+
+
+async def test_a_deferred_node_is_triggered_under_both_names(saver: BaseCheckpointSaver) -> None:
+    """P15: a deferred node that waits under its former name, and is then triggered under the present one, runs once."""
+
+    def graph(name: str, **options: Any) -> Any:
+        nodes = {"a": says("a"), "b": says("b"), name: (says("late"), {"defer": True, **options})}
+        return built(Log, nodes, [(START, "a"), ("a", "b"), ("a", name), ("b", name)], saver)
+
+    await failed(graph("old"), "b", given={})
+    assert (await graph("new", was="old").ainvoke(None, "t"))["log"] == ["a", "b", "late"]
+    assert await channels_in(saver) == ["log"]
+
+
+async def test_a_kept_state_that_was_written_last_counts(saver: BaseCheckpointSaver) -> None:
+    """P15: after a rollback of the code, a kept graph may have states under several names of its node."""
+    old, new, newer = (
+        counting(saver, "old"),
+        counting(saver, "new", was="old"),
+        counting(saver, "newer", was=("new", "old")),
+    )
+    counted = [(await each.ainvoke({}, "t"))["log"][-1] for each in (old, new, old, old, old, new, newer, new, newer)]
+    assert counted == ["1", "2", "2", "3", "4", "5", "6", "6", "7"]

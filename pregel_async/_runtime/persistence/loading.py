@@ -21,7 +21,7 @@ from .at_exit import AtExitWriter, InnerGraphs
 from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
-from .mismatches import keys_of_update, of_records, of_version, without_keys
+from .mismatches import earlier_writes, keys_of_update, of_records, of_version, version_in, without_keys
 from .namespaces import CallSite, has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
 from .records import AMENDED, amend_again
@@ -77,7 +77,7 @@ def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
     """
     records, writer, site = namespace.task_records, namespace.writer, namespace.site
     records.results, records.names = earlier.task_records.results, earlier.task_records.names
-    records.earlier = earlier.task_records.earlier
+    records.earlier, records.version = earlier.task_records.earlier, earlier.task_records.version
     namespace.loaded_at, namespace.step, namespace.branches = earlier.loaded_at, earlier.step, earlier.branches
     namespace.scope = earlier.scope
     namespace.loaded_version = earlier.loaded_version if writer.tip == earlier.loaded_at else earlier.own_version
@@ -101,7 +101,9 @@ def _take(namespace: LoadedNamespace, restored: Restored) -> None:
         namespace.mismatches = without_keys(restored.mismatches, keys_of_update(restored.program, amended))
     if results:
         state, codec = namespace.writer.chain.state, namespace.codec
-        namespace.mismatches += of_records(namespace.program, results.values(), state, codec, namespace.ns)
+        namespace.mismatches += of_records(
+            namespace.program, results.values(), state, codec, namespace.ns, restored.migrated
+        )
         if amended is not None:
             scope = namespace.scope, ids_in(namespace.ns, namespace.caller)
             amend_again(namespace.program, restored.board, amended, codec, scope)
@@ -126,7 +128,7 @@ async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace, former
             await load_checkpoint(namespace, found)
             namespace.continue_call(CallSite.of(found.rows[-1]))
             return
-        for tip in _tips(namespace, chain):
+        for tip in _tips(namespace, chain, former):
             for found in await read_chain(namespace, tip):
                 await load_checkpoint(namespace, found)
                 return
@@ -137,7 +139,8 @@ async def load_latest(namespace: LoadedNamespace, outer: LoadedNamespace, former
 async def _load_former(namespace: LoadedNamespace, outer: LoadedNamespace, former: Sequence[str]) -> None:
     """Begin a kept state's namespace with the state that it had under a former name; warn if it may have had one."""
     lease, ns = namespace.lease, namespace.ns
-    for other in [each for each in former if each in lease.tips]:
+    stored = [each for each in former if each in lease.tips]
+    for other in sorted(stored, key=lease.tips.__getitem__, reverse=True):
         chain = await lease.saver.read(lease.thread_id, other, lease.tips[other])
         if chain is not None:
             reader, row = ChainReader(lease.thread_id, other, chain.rows), chain.rows[-1]
@@ -167,11 +170,14 @@ def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedStat
     """Load a checkpoint's state into the namespace: board, step and version.
 
     Raises:
-        GraphVersionError: a greater version of the graph has made the checkpoint.
+        GraphVersionError: a greater version of the graph has made the checkpoint, or records of the open superstep.
     """
     program, ns, thread_id = namespace.program, namespace.ns, namespace.lease.thread_id
-    if newer := of_version(program, row.metadata, ns):
-        raise GraphVersionError(thread_id, program.name, row.metadata[VERSION], program.version or 1, newer)
+    stored = version_in(row.metadata, namespace.task_records.results.values())
+    if newer := of_version(program, stored, ns):
+        raise GraphVersionError(thread_id, program.name, stored, program.version or 1, newer)
+    if program.version > row.metadata.get(VERSION, 1):
+        namespace.task_records.version = program.version
     restored = restore(
         program,
         state,
@@ -181,6 +187,7 @@ def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedStat
         ns=ns,
         at=row.checkpoint_id,
         version=row.metadata.get(VERSION, 1),
+        recorded=earlier_writes(program, namespace.task_records.results.values()),
     )
     namespace.encoder.remember(restored.board, state)
     namespace.step, namespace.scope = row.step, row.metadata.get(MADE_IN, thread_id)
@@ -200,14 +207,18 @@ async def _earlier_attempt(namespace: LoadedNamespace, chain: Chain, outer: Load
     return () if found is None else await read_chain(namespace, found[0])
 
 
-def _tips(namespace: LoadedNamespace, chain: Chain) -> Sequence[CheckpointId]:
-    """Return the tip of a kept state on this branch of the root graph, as a sequence of one."""
+def _tips(namespace: LoadedNamespace, chain: Chain, former: Sequence[str]) -> Sequence[CheckpointId]:
+    """Return the tip of a kept state on this branch of the root graph, as a sequence of one.
+
+    It is empty if the state has moved later under a former name, in which a graph of a former version has run.
+    """
     if not namespace.caller:
         return ()
     if parents_of(chain.rows[-1]).get("") == namespace.parents[""]:
         return (chain.head,)  # moved in the root's open superstep, so that no root checkpoint has it yet
     tips = namespace.lease.tips
-    return (tips[namespace.ns],) if namespace.ns in tips else ()
+    names = [each for each in (namespace.ns, *former) if each in tips]
+    return (tips[namespace.ns],) if names and max(names, key=tips.__getitem__) == namespace.ns else ()
 
 
 async def find_moved_tips(lease: ThreadLease, at: CheckpointId) -> None:

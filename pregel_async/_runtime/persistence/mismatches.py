@@ -24,9 +24,23 @@ from ...errors import GraphChangedError
 from ...types import START, Mismatch
 
 
-def of_version(program: Program, metadata: Mapping[str, Any], ns: str) -> tuple[Mismatch, ...]:
-    """Return the mismatch of a checkpoint that a greater version of the graph has made, as a tuple of one; else ()."""
-    stored, version = metadata.get(VERSION, 1), program.version or 1
+def version_in(metadata: Mapping[str, Any], results: Iterable[TaskResult]) -> int:
+    """Return the greatest version of the graph that has stored a checkpoint, or a record of the superstep after it."""
+    # A later version may have run a part of a superstep that an earlier one planned. Its records are in its own terms.
+    stored: int = metadata.get(VERSION, 1)
+    return max([stored, *[each.version for each in results]])
+
+
+def earlier_writes(program: Program, results: Iterable[TaskResult]) -> tuple[tuple[str, bytes], ...]:
+    """Return the writes of recorded results that an earlier version of the graph has made; empty without migrations."""
+    if not program.upgrades.steps:
+        return ()
+    return tuple([write for each in results if each.version < program.version for write in each.writes])
+
+
+def of_version(program: Program, stored: int, ns: str) -> tuple[Mismatch, ...]:
+    """Return the mismatch of a greater version of the graph (see `version_in`), as a tuple of one; else ()."""
+    version = program.version or 1
     if stored <= version:
         return ()
     reason = f"version {stored} of graph {program.name!r} stored it, and this is version {version}"
@@ -51,12 +65,17 @@ def of_unknown(name: str, ns: str, reason: str) -> Mismatch:
 
 
 def of_records(
-    program: Program, results: Iterable[TaskResult], state: EncodedState, codec: Codec, ns: str
+    program: Program,
+    results: Iterable[TaskResult],
+    state: EncodedState,
+    codec: Codec,
+    ns: str,
+    migrated: Collection[str] = (),
 ) -> tuple[Mismatch, ...]:
     """Return the mismatches of the recorded results of an open superstep.
 
-    These are edges to nodes that do not exist, joins that are complete and do not exist, and values that do not fit
-    their keys.
+    These are edges to nodes that do not exist, joins that are complete and do not exist, values that do not fit their
+    keys, and values of earlier versions for keys that migrations change.
 
     Args:
         program: the graph.
@@ -64,12 +83,18 @@ def of_records(
         state: the state on which the superstep was planned.
         codec: decodes the names of the nodes for which a join waits.
         ns: the graph's namespace.
+        migrated: as in `Restored`.
     """
     joined: dict[str, set[str]] = {}
     found: list[Mismatch] = []
     for result in results:
+        last = dict(result.writes)
         for name, data in result.writes:
-            if name in program.channels:
+            if not result.name and name in program.channels and data is not last[name]:
+                continue  # a later update of the open superstep replaces it, or is checked for the same key
+            if name in migrated and result.version < program.version and not _has_rule(program, name):
+                found.append(_of_record(result, of_migrated(name, ns, f"{_writer_of(result)} to")))
+            elif name in program.channels:
                 found += _unfit_write(program, result, name, data, codec, ns)
             elif name.startswith(BRANCH):
                 node = name.removeprefix(BRANCH)
@@ -89,6 +114,26 @@ def of_records(
     return tuple(found)
 
 
+def _has_rule(program: Program, name: str) -> bool:
+    return name in program.upgrades.retyped or name in program.upgrades.dropped
+
+
+def of_migrated(name: str, ns: str, what: str) -> Mismatch:
+    """Return the mismatch of a recorded value, in terms of the old version, of a key that a migration changes."""
+    reason = f"{what} key {name!r}, which a migration changes, and migrations do not apply to what is only recorded"
+    advice = "let the version that wrote it end the superstep: Versions({...}, pin='open'); or give a new input"
+    return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="resume")
+
+
+def _of_record(result: TaskResult, found: Mismatch) -> Mismatch:
+    # An update of the open superstep is a part of the state, which a new input does not discard.
+    return structs.replace(found, blocks="resume" if result.name else "all")
+
+
+def _writer_of(result: TaskResult) -> str:
+    return f"task {result.name!r} has written" if result.name else "an update of the open superstep has written"
+
+
 def _unfit_write(program: Program, result: TaskResult, name: str, data: bytes, codec: Codec, ns: str) -> list[Mismatch]:
     """Return the mismatch of a recorded write that does not fit its key, as a list of one; else an empty one."""
     channel = program.channels[name]
@@ -102,8 +147,7 @@ def _unfit_write(program: Program, result: TaskResult, name: str, data: bytes, c
         return []
     who = f"task {result.name!r} has finished" if result.name else "an update of the open superstep"
     reason = f"{who} and has written a {type(value).__name__} to key {name!r}, which does not fit {_named(channel.typ)}"
-    found = of_key(name, ns, reason)
-    return [structs.replace(found, blocks="resume")]
+    return [_of_record(result, of_key(name, ns, reason))]
 
 
 def without_keys(mismatches: tuple[Mismatch, ...], replaced: Collection[str]) -> tuple[Mismatch, ...]:

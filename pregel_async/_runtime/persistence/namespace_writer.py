@@ -236,7 +236,7 @@ class NamespaceWriter(LoadedNamespace):
             scope = self.scope, ids_in(self.ns, self.caller)  # the scope of the ids of messages in the update
             amend(self.program, board, edits, scope=scope, number=number)
             unfit = (*before.unfit, *self.encoder.unfit(edits))
-            results[AMENDED] = (-1, TaskResult(name="", writes=(*earlier, *data), unfit=unfit))
+            results[AMENDED] = (-1, records.marked(TaskResult(name="", writes=(*earlier, *data), unfit=unfit)))
         if results:
             rows = [records.row(task_id, index, result) for task_id, (index, result) in results.items()]
             # Shielded: a cancellation after the transaction would leave `records.results` without the stored answers.
@@ -341,7 +341,7 @@ class NamespaceWriter(LoadedNamespace):
         if task.digest:
             result = msgspec.structs.replace(result, call=task.digest)
             records.names |= {result.name}
-        result = self.counter.with_spent(task.id, result)
+        result = records.marked(self.counter.with_spent(task.id, result))
         on_stored = partial(records.results.__setitem__, task.id, result)
         row = records.row(task.id, task.index, result)
         await self.writer.record(row, on_stored, events())
@@ -356,7 +356,7 @@ class NamespaceWriter(LoadedNamespace):
         for decision in records.patch(task, name):
             return decision
         is_new = not records.earlier.has(task) and not self._has_run_graph(task)
-        self._stage(task.id_of_patch(name), task.index, records.new_patch(name, is_new=is_new))
+        self._stage(task.id_of_patch(name), task.index, records.marked(records.new_patch(name, is_new=is_new)))
         return is_new
 
     def _has_run_graph(self, task: Task) -> bool:
@@ -441,7 +441,7 @@ class NamespaceWriter(LoadedNamespace):
         Raises:
             UnstorableValueError: a write cannot be encoded.
         """
-        result = self._outcomes.by_hand(task, writes)
+        result = self.task_records.marked(self._outcomes.by_hand(task, writes))
         self._stage(task.id, task.index, self.counter.with_spent(task.id, result))
 
     def copy_as_sibling(self, board: Board) -> None:

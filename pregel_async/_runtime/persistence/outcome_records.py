@@ -77,6 +77,8 @@ class OutcomeRecords:
                 results.append(self._paused(outcome.handler_task or task, outcome))
             elif isinstance(outcome, Finished):
                 results += self._finished(outcome.handler_task or task, outcome)
+        if self._records.version:
+            results = [(task, self._records.marked(result)) for task, result in results]
         self._counter.with_unrecorded(results)
         rows = [self._records.row(task.id, task.index, result) for task, result in results]
         # Before `publish`, which sums up the records.

@@ -7,7 +7,7 @@ not fit the code is returned as `Mismatch`es: readers show them, and runs refuse
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -17,13 +17,13 @@ from msgspec import structs
 from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.deltas import SENDS
-from checkpoint_savers.errors import StoredTypeChangedError, UnknownTypeError
+from checkpoint_savers.errors import CheckpointError, StoredTypeChangedError, UnknownTypeError
 from checkpoint_savers.patches import EncodedValue, data_of, decode
 from checkpoint_savers.sharing import filled_sends
 
 from ..._core.board import Board
 from ..._core.fits import fits
-from ..._core.program import BRANCH, JOIN, NO_UPGRADES, Node, Program, no_writes
+from ..._core.program import BRANCH, JOIN, NO_UPGRADES, Node, Program, is_state_key, no_writes
 from ...channels import (
     AnyValue,
     BaseChannel,
@@ -36,9 +36,19 @@ from ...channels import (
     NamedBarrierValueAfterFinish,
 )
 from ...channels.reduced import ReducedValue
-from ...errors import UnknownStoredKeyWarning
+from ...errors import MigrationError, UnknownStoredKeyWarning
 from ...types import REMOVED, START, Mismatch
-from .mismatches import is_complete, is_unknown, misfit, of_key, of_node, of_unknown, replaced_keys, without_keys
+from .mismatches import (
+    is_complete,
+    is_unknown,
+    misfit,
+    of_key,
+    of_migrated,
+    of_node,
+    of_unknown,
+    replaced_keys,
+    without_keys,
+)
 
 if TYPE_CHECKING:
     from .upgrading import Place
@@ -77,12 +87,14 @@ class Restored(msgspec.Struct, frozen=True):
             be planned and discarded, but not run.
         mismatches: what does not fit the code.
         converted: the stored names whose values a declared rule has converted or removed.
+        migrated: the keys that migrations change in this state, or would change with the recorded writes in it.
     """
 
     board: Board
     program: Program
     mismatches: tuple[Mismatch, ...]
     converted: frozenset[str]
+    migrated: frozenset[str]
 
 
 def restore(
@@ -95,6 +107,7 @@ def restore(
     ns: str = "",
     at: str = "",
     version: int = 1,
+    recorded: Sequence[tuple[str, bytes]] = (),
 ) -> Restored:
     """Make the board of a stored state.
 
@@ -110,13 +123,16 @@ def restore(
         ns: the graph's namespace.
         at: the checkpoint, for messages.
         version: the version of the graph that made the checkpoint.
+        recorded: the writes that earlier versions of the graph have recorded for the open superstep.
 
     Raises:
         MigrationError: a declared rule raised an exception.
         StoredTypeChangedError: a stored object does not fit its class any more.
         CorruptCheckpointError: a value cannot be decoded.
     """
-    return _Restoring(program, state, codec, thread_id, ns, at).restored(step, version)
+    restoring = _Restoring(program, state, codec, thread_id, ns, at)
+    restoring.recorded = recorded
+    return restoring.restored(step, version)
 
 
 class _Restoring:
@@ -128,7 +144,12 @@ class _Restoring:
         converted: the names whose stored values the next superstep replaces or removes.
         mismatches: what does not fit.
         control: stored channels of edges and joins that the program does not have.
+        recorded: as in `restore`.
+        migrated: as in `Restored`.
     """
+
+    recorded: Sequence[tuple[str, bytes]] = ()
+    migrated: frozenset[str] = frozenset()
 
     def __init__(self, program: Program, state: EncodedState, codec: Codec, thread_id: str, ns: str, at: str) -> None:
         self.program = program
@@ -182,7 +203,7 @@ class _Restoring:
         )
         if self.converted:
             board.amended = frozenset((*board.amended, *self.converted))
-        return Restored(board, self.program, tuple(self.mismatches), frozenset(self.converted))
+        return Restored(board, self.program, tuple(self.mismatches), frozenset(self.converted), migrated=self.migrated)
 
     def _apply_rules(self, version: int) -> Mapping[str, Any]:
         """Apply what the graph declares for whole states. Return the keys that migrations change."""
@@ -198,7 +219,28 @@ class _Restoring:
         pending = partial(_pending, self.program, self.state, self.codec)
         changed = migrated(self._place, self.state, self.codec, version, pending)
         self.converted += changed
+        self.migrated = frozenset([*changed, *self._would_change(version, pending)])
         return changed
+
+    def _would_change(self, version: int, pending: Callable[[], tuple[str, ...]]) -> Collection[str]:
+        """Return the keys that migrations would change if values that are only recorded were in the state."""
+        from .upgrading import migrated
+
+        state, codec = self.state, self.codec
+        found = {name: data for name, data in self.recorded if is_state_key(name) and name not in state.values}
+        if START in state.values:
+            given: Any = decode(state.values[START], codec, channel=START)
+            for name, value in given.items() if isinstance(given, dict) else ():
+                if is_state_key(name) and name not in state.values:
+                    found[name] = codec.encode(value, channel=name)
+        if not found:
+            return ()
+        state = state.copy()
+        state.values = {**state.values, **found}
+        try:
+            return migrated(self._place, state, codec, version, pending)
+        except (MigrationError, CheckpointError):  # of a state that never was; its keys are refused
+            return found
 
     @property
     def _place(self) -> Place:
@@ -327,6 +369,8 @@ class _Restoring:
 
             given = dict([renamed_write(self._place, key, value) for key, value in given.items()])
             self.converted.append(START)
+        for key in self.migrated.intersection(given) - {*self.upgrades.retyped} - self.upgrades.dropped:
+            self.mismatches.append(of_migrated(key, self.ns, "an input that is not applied yet has a value for"))
         for key in [key for key in given if key not in self.program.channels]:
             if key in self.upgrades.dropped:
                 given = {each: value for each, value in given.items() if each != key}
@@ -356,11 +400,11 @@ def _as_control(channel: BaseChannel[Any, Any, Any], value: Any) -> Any:
 
 
 def _with_nodes(program: Program, more: Iterable[Node]) -> Program:
-    """Return the program with nodes that only one channel triggers, and with that channel."""
+    """Return the program with nodes that an edge to their identity triggers, and with the channels of these edges."""
     channels, nodes, triggered = {**program.channels}, {**program.nodes}, {**program.triggered}
     finishing = [*program.finishing]
     for node in more:
-        (trigger,) = node.triggers
+        trigger = BRANCH + node.identity
         known = program.channels.get(BRANCH + node.name)
         channels[trigger] = known.fresh() if known else EphemeralValue(object, guard=False)
         if channels[trigger].finishes:

@@ -123,7 +123,10 @@ class TaskRecords:
         results: the records by task, as they are stored or queued.
         names: the names of the tasks that have a record, or had one in this run.
         earlier: the records that earlier runs have made in the open superstep.
+        version: the graph's version, if an earlier version has planned the open superstep; else 0.
     """
+
+    version = 0  # of the class: few records have one, and each waiting run would hold it
 
     def __init__(self, program: Program, encoder: Encoder, writer: CommitWriter) -> None:
         self.results: dict[TaskId, TaskResult] = {}
@@ -218,7 +221,7 @@ class TaskRecords:
 
     def close(self) -> None:
         """Forget all records, because the superstep has closed."""
-        self.results, self.earlier = {}, NOTHING_EARLIER
+        self.results, self.earlier, self.version = {}, NOTHING_EARLIER, 0
 
     def patch(self, task: Task, name: str) -> tuple[bool, ...]:
         """Return the recorded `patched()` decision of a planned task, as a tuple of one; empty if there is none."""
@@ -356,6 +359,13 @@ class TaskRecords:
                     delta.kinds[name] = LastValue.kind
                 if kinds.get(name, LastValue.kind).removesuffix(UNFIT) == LastValue.kind:
                     delta.values[name] = data if len(data) < MIN_INCREMENTAL else as_incremental(data)
+
+    def marked(self, result: TaskResult) -> TaskResult:
+        """Return a new record with the version that makes it, if an earlier one has planned the superstep."""
+        # A failure without writes holds nothing in terms of the code: the earlier version may try again after it.
+        if self.version and (result.writes or result.interrupts):
+            return msgspec.structs.replace(result, version=self.version)
+        return result
 
     def row(self, task_id: TaskId, index: int, result: TaskResult) -> TaskRecord:
         """Return the row that stores a record."""
