@@ -60,14 +60,24 @@ async def check_threads(
     sample: object = given.get("sample")
     if sample is not None and (not isinstance(sample, int) or isinstance(sample, bool) or sample < 1):
         raise ConfigError(f"sample is the number of threads to check, from 1 on, or None, not {sample!r}")
+    filter, version = given.get("filter"), given.get("version")
+    if filter is not None and VERSION in filter:
+        raise ConfigError(f"a thread's metadata has no {VERSION}, only its checkpoints' has: pass version= instead")
     checkers = _Checkers(saver, lambda thread_id, head: graph if choose is None else choose(thread_id, head))
-    async with aclosing(_thread_ids(saver, given.get("sample"), given.get("filter"))) as thread_ids:
+    async with aclosing(_thread_ids(saver, given.get("sample"), filter)) as thread_ids:
         async for some in _in_groups(thread_ids):
             heads = await _read_heads(saver, some)
             for thread_id in some:
+                if version not in (None, _version_of(heads[thread_id], version)):
+                    continue
                 found = await _check_thread(checkers, thread_id, heads[thread_id], branches=bool(given.get("branches")))
                 if found is not None and (found.is_open or not given.get("open")):
                     yield found.check(thread_id)
+
+
+def _version_of(head: Chain | Exception | None, unreadable: int | None) -> int | None:
+    """Return the version of the graph that stored a head; `unreadable` if the head could not be read."""
+    return head.rows[-1].metadata.get(VERSION, 1) if isinstance(head, Chain) else unreadable
 
 
 async def _in_groups(thread_ids: AsyncGenerator[str, None]) -> AsyncGenerator[list[str], None]:

@@ -494,7 +494,8 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
         Args:
             saver: stores the threads; None for the graph's own checkpointer.
             open: True to check only threads with pending tasks. Threads that cannot be decoded are included.
-            sample: check this many threads; None for all. The same threads are chosen each time.
+            version: check only threads whose head this version of the graph has stored; None for all.
+            sample: choose so many threads to check; None for all. The same threads are chosen each time.
             branches: True to check the newest checkpoint of each branch, and not only the thread's head.
             filter: entries of the threads' metadata, all of which must be equal; None for all threads.
 
@@ -502,7 +503,7 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
             An async iterator of the checks, in the order of the threads' ids.
 
         Raises:
-            ConfigError: (while reading) there is no saver, or `sample` is no positive number.
+            ConfigError: (while reading) no saver, a `sample` that is no positive number, or `__version__` in `filter`.
             StorageError: (while reading) storage failed. Damaged threads are no error; see `ThreadCheck.damage`.
         """
         return self._threads.check(self._definition, saver, checked_options("acheck_threads", CheckOptions, options))

@@ -102,6 +102,7 @@ class CheckOptions(TypedDict, total=False):
     """Options of `acheck_threads`."""
 
     open: bool
+    version: int | None
     sample: int | None
     branches: bool
     filter: Mapping[str, Any] | None

@@ -21,7 +21,7 @@ from checkpoint_savers import (
     ThreadNotFoundError,
 )
 from checkpoint_savers.owner import is_live
-from checkpoint_savers.records import ThreadDump
+from checkpoint_savers.records import VERSION, ThreadDump
 from checkpoint_savers.upkeep.export import export_threads, import_threads
 from checkpoint_savers.upkeep.threads import erase_threads
 
@@ -84,6 +84,10 @@ def list_(
     """
     with report_errors(full=traceback):
         wanted = parse_pairs(filters, "--filter") or None
+        if wanted and VERSION in wanted:
+            raise UsageError(
+                f"a thread's metadata has no {VERSION}, only its checkpoints' has: see threads check --open --version"
+            )
         database = _database(db, postgres, schema, service)
         if status or sort or graph:
             query = thread_query(status or (), graph, sort or Order.updated_at, wanted or {})
@@ -150,6 +154,10 @@ def check(
     service: ServiceOption = None,
     filters: FilterOption = None,
     open_only: Annotated[bool, typer.Option("--open", help="Only threads with pending tasks.")] = False,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", metavar="N", help="Only threads that this version of the graph has stored."),
+    ] = None,
     sample: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="At most so many threads, the same ones each time.")
     ] = None,
@@ -169,7 +177,7 @@ def check(
 
         async def read(saver: BaseCheckpointSaver) -> None:
             found = attach(target, saver).acheck_threads(
-                saver, open=open_only, sample=sample, branches=branches, filter=wanted
+                saver, open=open_only, version=version, sample=sample, branches=branches, filter=wanted
             )
             await report.read(found)
 

@@ -82,6 +82,9 @@ def test_json_names_all_threads(call: Any) -> None:
     ]
     assert json.loads(call("threads", "check", "graphs.py:new", "--json", "--sample", "2").out)["threads"] == 2
     assert call("threads", "check", "graphs.py:new", "--filter", "graph=other").out == "0 threads: 0 load\n"
+    assert call("threads", "check", "graphs.py:new", "--version", "2").out == "0 threads: 0 load\n"
+    refused = call("threads", "list", "--filter", "__version__=2")
+    assert refused.code == 2 and "threads check --open --version" in refused.err
 
 
 @pytest.mark.usefixtures("graphs")

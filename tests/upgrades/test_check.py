@@ -267,6 +267,21 @@ async def test_options(saver: BaseCheckpointSaver) -> None:
     assert await checked(graph, sample=99) == everything
 
 
+async def test_the_threads_of_a_version(saver: BaseCheckpointSaver) -> None:
+    """The threads that still need a version are found by the version of their heads: a thread's metadata has none."""
+    old = asking(saver)
+    for thread in ("done", "moved", "open"):
+        await old.ainvoke({}, thread)
+    await old.ainvoke(Command(resume="yes"), "done")
+    new = asking(saver, version=2)
+    await new.ainvoke(Command(resume="yes"), "moved")
+    assert list(await checked(new, version=1)) == ["done", "open"]
+    assert list(await checked(new, version=1, open=True)) == ["open"]
+    assert list(await checked(new, version=2)) == ["moved"]
+    with pytest.raises(ConfigError, match="version="):
+        await checked(new, filter={"__version__": 1})
+
+
 async def test_it_is_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads are read as the checks are taken: a few at a time."""
     monkeypatch.setattr(checking, "READ_AHEAD", 3)
