@@ -11,7 +11,7 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import END, START, Command, Send, StateGraph, interrupt
-from pregel_async.errors import GraphValidationError, KeptStateWarning, NodeError
+from pregel_async.errors import GraphValidationError, KeptStateWarning, NodeError, UnknownInterruptError
 from pregel_async.functional import task
 from tests.helpers.each_saver import SAVERS, opened
 from tests.upgrades.graphs import Log, asks, built, failed, failing, of, ran, says, states
@@ -173,6 +173,28 @@ async def test_pending_tasks_of_retired_nodes(saver: BaseCheckpointSaver, succes
     assert done["log"] == ["a", *(["review"] * (2 if successor is END else 4))]
     assert ran == ([] if successor is END else ["review", "review"])
     assert (await graph("audit", "review").aget_state("t")).next == ()
+
+
+async def test_questions_of_retired_nodes(saver: BaseCheckpointSaver) -> None:
+    """P15: no answer can reach a node that is retired without a successor, so that its question is not open any more."""
+    nodes = {name: asks(name) for name in "ab"}
+    await built(Log, nodes, [(START, "a"), (START, "b")], saver).ainvoke({}, "t")
+    only_a = built(Log, {"a": nodes["a"]}, [(START, "a")], saver, retired={"b": END})
+    state = await only_a.aget_state("t")
+    assert (state.next, [each.value for each in state.interrupts]) == (("a", "b"), ["a?"])
+    gone = next(each.id for each in (await built(Log, nodes, [(START, "a")], saver).aget_state("t")).interrupts[1:])
+    ran.clear()
+    with pytest.raises(UnknownInterruptError, match="node 'b' was retired") as caught:
+        await only_a.ainvoke(Command(resume={gone: "yes"}), "t")
+    assert (caught.value.interrupt_ids, caught.value.pending_ids) == ((gone,), (state.interrupts[0].id,))
+    neither = built(Log, {"c": says("c")}, [(START, "c")], saver, retired={"a": END, "b": END})
+    assert (await neither.aget_state("t")).interrupts == ()
+    with pytest.raises(UnknownInterruptError, match="node 'a' was retired"):
+        await neither.ainvoke(Command(resume="yes"), "t")
+    assert ran == []
+    assert (await only_a.ainvoke(Command(resume="yes"), "t"))["log"] == ["a: yes"]
+    closed = [each for each in await states(only_a) if each.interrupts][0]
+    assert [each.value for each in closed.interrupts] == ["a?", "b?"]  # the history has them
 
 
 async def test_recorded_edges_to_retired_nodes(saver: BaseCheckpointSaver) -> None:

@@ -122,12 +122,17 @@ def answers_to(resume: Any, namespace: NamespaceWriter) -> dict[str, Any]:
     """
     # A mapping is taken for answers by id only if all of its keys look like ids: a single answer may be a mapping, too.
     thread_id, ids = namespace.thread_id, tuple(question.id for question in namespace.questions())
+    retired = namespace.task_records.retired_questions()
     if isinstance(resume, Mapping) and resume and all(map(_is_id, resume)):
         for key in resume:
             if key not in ids:
+                why = (
+                    _retired(retired[key])
+                    if key in retired
+                    else "it was answered already, or never asked on this branch"
+                )
                 raise UnknownInterruptError(
-                    f"thread {thread_id!r} has no open question {key!r}: it was answered already, or never asked "
-                    f"on this branch. Open are: {', '.join(ids) or 'none'}",
+                    f"thread {thread_id!r} has no open question {key!r}: {why}. Open are: {', '.join(ids) or 'none'}",
                     reason="not_pending",
                     interrupt_ids=[each for each in resume if each not in ids],
                     pending_ids=ids,
@@ -136,6 +141,12 @@ def answers_to(resume: Any, namespace: NamespaceWriter) -> dict[str, Any]:
         return {key: own(value) for key, value in resume.items()}
     if len(ids) == 1:
         return {ids[0]: own(resume)}
+    for node in retired.values() if not ids else ():
+        raise UnknownInterruptError(
+            f"thread {thread_id!r} was given an answer, and no question is open: {_retired(node)}",
+            reason="not_pending",
+            thread_id=thread_id,
+        )
     if not ids and namespace.is_untouched():
         return {}
     if not ids:
@@ -151,3 +162,7 @@ def answers_to(resume: Any, namespace: NamespaceWriter) -> dict[str, Any]:
         pending_ids=ids,
         thread_id=thread_id,
     )
+
+
+def _retired(node: str) -> str:
+    return f"its node {node!r} was retired by compile(retired=). Call with input None to continue without an answer"

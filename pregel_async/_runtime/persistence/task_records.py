@@ -18,7 +18,7 @@ from ..._core.program import NO_UPGRADES, PARENT, RETURN, SENDS, Program, Write
 from ..._core.task import NEW, PATCH, Finished, Outcome, Paused, Recorded, Task, Unfinished
 from ...channels import LastValue
 from ...errors import RecordedFailureError
-from ...types import Interrupt
+from ...types import END, Interrupt
 from .commit_writers import CommitWriter, Key
 from .digests import is_changed
 from .encoder import EncodedWrites, Encoder
@@ -255,6 +255,12 @@ class TaskRecords:
         """Return the open questions of the tasks, in plan order."""
         codec = self._encoder.codec
         return [question for result in self.results.values() for question in open_questions(result, codec)]
+
+    def retired_questions(self) -> dict[str, str]:
+        """Return the nodes that are retired without a successor, by the ids of their unanswered questions."""
+        nodes = self._program.upgrades.nodes
+        retired = [result for result in self.results.values() if nodes.get(result.name) == END]
+        return {key: each.name for each in retired for key, _ in each.asked if key not in each.answers}
 
     def answers(self) -> dict[str, Any]:
         """Return all recorded answers, by question id."""

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.deltas import TaskResult
+from checkpoint_savers.deltas import TaskResult, questions_of
 from checkpoint_savers.errors import CheckpointError
 from checkpoint_savers.patches import data_of, decode
 
@@ -191,6 +191,8 @@ def renamed_record(place: Place, result: TaskResult, codec: Codec) -> TaskResult
     """
     program, upgrades = place.program, place.program.upgrades
     nodes, former = upgrades.nodes, upgrades.former
+    if result.interrupts and nodes.get(result.name) == END:  # no answer could reach it; the history shows its questions
+        result = structs.replace(result, interrupts=(), asked=questions_of(result))
     writes: list[tuple[str, bytes]] = []
     for name, data in result.writes:
         if name.startswith(BRANCH):
