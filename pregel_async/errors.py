@@ -281,7 +281,9 @@ class GraphChangedError(PregelError):
         mismatches: all that does not fit, as `StateSnapshot.changed` shows it.
     """
 
-    def __init__(self, thread_id: str, name: str, reason: str, mismatches: Sequence[Mismatch] = ()) -> None:
+    def __init__(
+        self, thread_id: str, name: str, reason: str, mismatches: Sequence[Mismatch] = (), accepted: str = ""
+    ) -> None:
         self.thread_id = thread_id
         self.name = name
         self.mismatches = tuple(mismatches)
@@ -289,7 +291,9 @@ class GraphChangedError(PregelError):
         super().__init__(
             f"thread {thread_id!r} was stored by another version of this graph: {reason}. "
             + (f"Declare it: {advice}. Or finish" if advice else "Finish")
-            + " the thread with the old code, start a new thread, or change the graph so that it fits."
+            + " the thread with the old code, or "
+            + (accepted or "start a new thread, or change the graph so that it fits")
+            + "."
         )
 
 

@@ -19,6 +19,7 @@ from ..._core.fits import fits
 from ..._core.program import BRANCH, JOIN, Program, Write, is_state_key
 from ...channels import MISSING, BaseChannel, LastValue
 from ...channels.overwrite import overwrite_value, unwrap_overwrite
+from ...channels.reduced import ReducedValue
 from ...channels.single import SingleValue
 from ...errors import GraphChangedError
 from ...types import START, Mismatch
@@ -200,7 +201,25 @@ def require_fit(
     kept = without_keys(mismatches, replaced_keys(program, writes))
     left = [each for each in kept if each.blocks == "all" or (each.blocks == "resume" and not discards)]
     for first in left:
-        raise GraphChangedError(thread_id, first.name, "; ".join(each.reason for each in left), left)
+        reason = "; ".join(each.reason for each in left)
+        raise GraphChangedError(thread_id, first.name, reason, left, _accepted(program, left))
+
+
+def _accepted(program: Program, mismatches: list[Mismatch]) -> str:
+    """Return which input the thread accepts although it has these mismatches; empty if none."""
+    keys = list(dict.fromkeys(each.name for each in mismatches if each.blocks == "all"))
+    if not keys:
+        return "give it a new input, which is accepted and discards what is pending"
+    given: list[str] = []
+    for name in keys:
+        channel = program.channels.get(name)
+        if isinstance(channel, SingleValue):
+            given.append(f"key {name!r}")
+        elif isinstance(channel, ReducedValue):
+            given.append(f"an Overwrite for key {name!r}")
+        else:
+            return ""
+    return f"give it a new input with {' and '.join(given)}: it replaces the value, and discards what is pending"
 
 
 def is_unknown(program: Program, name: str) -> bool:
