@@ -298,9 +298,9 @@ class GraphChangedError(PregelError):
 
 
 class GraphVersionError(GraphChangedError):
-    """The thread was stored by a greater version of the graph than this one. Nothing was run or changed.
+    """Another version of the graph has to continue the thread: a greater one, or one that `Versions` lacks.
 
-    Reading the thread is possible.
+    Nothing was run or changed. Reading the thread is possible.
 
     Attributes:
         thread_id: the thread's id.
@@ -319,8 +319,12 @@ class GraphVersionError(GraphChangedError):
         # Not the message of `GraphChangedError`: this code cannot be changed so that it fits.
         PregelError.__init__(
             self,
-            f"thread {thread_id!r} was stored by version {stored} of graph {name!r}, and this is version {version}: "
-            "deploy the newer one, or give Versions({...}) that has it",
+            f"thread {thread_id!r} was stored by version {stored} of graph {name!r}"
+            + (
+                f", and this is version {version}: deploy version {stored}, or give Versions({{...}}) that has it"
+                if stored > version
+                else "".join(f"; {each.reason}: {each.advice}" for each in mismatches)
+            ),
         )
 
 

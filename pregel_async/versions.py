@@ -171,12 +171,15 @@ class _VersionVerbs:
             except _HeadMovedError:
                 continue
 
-    async def _readable(self, whole: Definition, config: Config) -> Graph[Any, Any]:
-        """Return the graph that shows a thread: the newest one if the thread's own version is not among these."""
+    async def _readable(self, whole: Definition, config: Config) -> tuple[Graph[Any, Any], tuple[Mismatch, ...]]:
+        """Return the graph that shows a thread: the newest one if the thread's own version is not among these.
+
+        Also return the mismatches of a version that is missing.
+        """
         try:
-            return self._bound(whole, (await self.choose(whole, config))[0])
-        except GraphVersionError:
-            return self._bound(whole, self._last)
+            return self._bound(whole, (await self.choose(whole, config))[0]), ()
+        except GraphVersionError as error:
+            return self._bound(whole, self._last), error.mismatches
 
     async def invoke(self, whole: Definition, given: Any, config: Config | None, options: Any) -> Any:
         return await self._write(whole, config, lambda graph: graph.ainvoke(given, config, **options))
@@ -189,10 +192,13 @@ class _VersionVerbs:
         return _VersionedStream(calls.stream(whole, given, config, options), choose)
 
     async def latest(self, whole: Definition, config: Config, *, subgraphs: bool) -> StateSnapshot[Any]:
-        return await (await self._readable(whole, config)).aget_state(config, subgraphs=subgraphs)
+        graph, missing = await self._readable(whole, config)
+        shown = await graph.aget_state(config, subgraphs=subgraphs)
+        new = [each for each in missing if each not in shown.changed]
+        return shown.__replace__(changed=(*new, *shown.changed)) if new else shown
 
     async def history(self, whole: Definition, config: Config, **options: Any) -> AsyncIterator[StateSnapshot[Any]]:
-        graph = await self._readable(whole, config)
+        graph, _ = await self._readable(whole, config)
         found: Any = graph.aget_state_history(config, **options)
         async with aclosing(found):
             async for snapshot in found:
@@ -250,10 +256,10 @@ def _missing(whole: Definition, known: Sequence[int], thread_id: str, stored: in
     if newer:
         return GraphVersionError(thread_id, program.name, stored, program.version, newer)
     has = ", ".join(map(str, known))
-    reason = f"version {stored} of graph {program.name!r} has to continue it, and there are versions {has}"
-    found = Mismatch(
-        kind="version", name=program.name, reason=reason, advice=f"Versions({{{stored}: ...}})", blocks="all"
-    )
+    reason = f"version {stored} has to continue it and is missing: Versions has {has}"
+    kept = ", ".join(f"{version}: ..." for version in sorted((stored, *known)))
+    advice = f"keep it, Versions({{{kept}}}), or continue its threads with the newest by its rules: pin='never'"
+    found = Mismatch(kind="version", name=program.name, reason=reason, advice=advice, blocks="all")
     return GraphVersionError(thread_id, program.name, stored, program.version, [found])
 
 

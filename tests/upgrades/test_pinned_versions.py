@@ -52,6 +52,12 @@ async def test_pins(saver: BaseCheckpointSaver, pin: Any, idle: int, is_open: in
     assert [await both.version_of(thread) for thread in ("idle", "open", "new")] == [idle, is_open, 3]
 
 
+WHAT_TO_DO = {
+    2: "version 2 has to continue it and is missing: Versions has 3, 4: keep it, Versions({2: ..., 3: ..., 4: ...}), or",
+    5: "deploy version 5",
+}
+
+
 async def test_a_missing_version(saver: BaseCheckpointSaver) -> None:
     """P15: a process that lacks the version refuses before it acquires the thread; reading works, and idle threads go on."""
     await asked(saver, 2, "open")
@@ -68,7 +74,9 @@ async def test_a_missing_version(saver: BaseCheckpointSaver) -> None:
             with pytest.raises(GraphVersionError) as caught:
                 await call()
             assert (caught.value.stored, caught.value.thread_id) == (stored, thread) and caught.value.mismatches
-        assert (await graphs.aget_state(thread)).next == (f"ask{stored}",)
+            assert WHAT_TO_DO[stored] in str(caught.value)
+        state = await graphs.aget_state(thread)
+        assert state.next == (f"ask{stored}",) and state.changed[0] == caught.value.mismatches[0]
     assert ran == [] and await saver.threads() == before
     assert (await graphs.ainvoke({}, "idle"))["__interrupt__"][0].value == "4?"
 
