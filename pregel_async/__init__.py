@@ -30,7 +30,9 @@ from .runtime import (
 )
 from .types import (
     END,
+    REMOVED,
     START,
+    Added,
     Budget,
     CachePolicy,
     Collect,
@@ -38,7 +40,9 @@ from .types import (
     Interrupt,
     Overwrite,
     PregelTask,
+    Renamed,
     RetryPolicy,
+    Retyped,
     RunnableConfig,
     Send,
     StateSnapshot,
@@ -50,11 +54,14 @@ from .types import (
 
 if TYPE_CHECKING:
     from .functional import TaskFuture, entrypoint, task
+    from .versions import Versions
 
 __all__ = [
     "END",
+    "REMOVED",
     "REMOVE_ALL_MESSAGES",
     "START",
+    "Added",
     "Budget",
     "CachePolicy",
     "Collect",
@@ -77,7 +84,9 @@ __all__ = [
     "PregelTask",
     "RemainingSteps",
     "RemoveMessage",
+    "Renamed",
     "RetryPolicy",
+    "Retyped",
     "RunControl",
     "RunnableConfig",
     "Runtime",
@@ -90,6 +99,7 @@ __all__ = [
     "StreamWriter",
     "TaskFuture",
     "TimeoutPolicy",
+    "Versions",
     "add_messages",
     "entrypoint",
     "get_config",
@@ -111,7 +121,9 @@ plugins.register("message types", "pregel_async.langchain")
 plugins.register("tracing", "pregel_async.langchain.tracing")
 plugins.register("runnables", "pregel_async.langchain.runnables")
 
-__getattr__ = exported(__name__, dict.fromkeys(("TaskFuture", "entrypoint", "task"), ".functional"))
+__getattr__ = exported(
+    __name__, {**dict.fromkeys(("TaskFuture", "entrypoint", "task"), ".functional"), "Versions": ".versions"}
+)
 
 
 def __dir__() -> list[str]:

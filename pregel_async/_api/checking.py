@@ -60,9 +60,9 @@ async def check_threads(
     sample: object = given.get("sample")
     if sample is not None and (not isinstance(sample, int) or isinstance(sample, bool) or sample < 1):
         raise ConfigError(f"sample is the number of threads to check, from 1 on, or None, not {sample!r}")
-    filter, version = given.get("filter"), given.get("version")
+    filter, version = given.get("filter"), given.get("of_version")
     if filter is not None and VERSION in filter:
-        raise ConfigError(f"a thread's metadata has no {VERSION}, only its checkpoints' has: pass version= instead")
+        raise ConfigError(f"a thread's metadata has no {VERSION}, only its checkpoints' has: pass of_version= instead")
     checkers = _Checkers(saver, lambda thread_id, head: graph if choose is None else choose(thread_id, head))
     async with aclosing(_thread_ids(saver, given.get("sample"), filter)) as thread_ids:
         async for some in _in_groups(thread_ids):

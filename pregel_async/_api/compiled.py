@@ -494,7 +494,7 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
         Args:
             saver: stores the threads; None for the graph's own checkpointer.
             open: True to check only threads with pending tasks. Threads that cannot be decoded are included.
-            version: check only threads whose head this version of the graph has stored; None for all.
+            of_version: check only threads whose head this version of the graph has stored; None for all.
             sample: choose so many threads to check; None for all. The same threads are chosen each time.
             branches: True to check the newest checkpoint of each branch, and not only the thread's head.
             filter: entries of the threads' metadata, all of which must be equal; None for all threads.

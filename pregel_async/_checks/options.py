@@ -102,7 +102,7 @@ class CheckOptions(TypedDict, total=False):
     """Options of `acheck_threads`."""
 
     open: bool
-    version: int | None
+    of_version: int | None
     sample: int | None
     branches: bool
     filter: Mapping[str, Any] | None

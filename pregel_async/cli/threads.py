@@ -177,7 +177,7 @@ def check(
 
         async def read(saver: BaseCheckpointSaver) -> None:
             found = attach(target, saver).acheck_threads(
-                saver, open=open_only, version=version, sample=sample, branches=branches, filter=wanted
+                saver, open=open_only, of_version=version, sample=sample, branches=branches, filter=wanted
             )
             await report.read(found)
 

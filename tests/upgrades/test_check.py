@@ -275,10 +275,10 @@ async def test_the_threads_of_a_version(saver: BaseCheckpointSaver) -> None:
     await old.ainvoke(Command(resume="yes"), "done")
     new = asking(saver, version=2)
     await new.ainvoke(Command(resume="yes"), "moved")
-    assert list(await checked(new, version=1)) == ["done", "open"]
-    assert list(await checked(new, version=1, open=True)) == ["open"]
-    assert list(await checked(new, version=2)) == ["moved"]
-    with pytest.raises(ConfigError, match="version="):
+    assert list(await checked(new, of_version=1)) == ["done", "open"]
+    assert list(await checked(new, of_version=1, open=True)) == ["open"]
+    assert list(await checked(new, of_version=2)) == ["moved"]
+    with pytest.raises(ConfigError, match="of_version="):
         await checked(new, filter={"__version__": 1})
 
 
