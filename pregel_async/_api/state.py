@@ -38,6 +38,7 @@ from .._runtime.persistence.mismatches import (
     earlier_writes,
     is_unknown,
     keys_of_update,
+    of_input,
     of_records,
     of_version,
     version_in,
@@ -273,6 +274,8 @@ class StateReader:
             # shows None.
             finished = entry is not None and entry.finished
             shown = self._task(task, by, entry, entries, children)
+            if not followed and not finished:
+                changed += of_input(board, task, row.ns)
             if followed:
                 shown = structs.replace(shown, **self._closed(task, by, entries, board))
             planned.append((task, shown, finished))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
 import pytest
 from msgspec import structs
+from pydantic import BaseModel
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from pregel_async import END, START, Command
+from pregel_async import END, START, Command, interrupt
 from pregel_async._api import checking
 from pregel_async.errors import ConfigError, UnknownStoredKeyWarning
 from pregel_async.types import Added, Renamed, Retyped, ThreadCheck
@@ -265,6 +266,54 @@ async def test_options(saver: BaseCheckpointSaver) -> None:
     assert len(sample) == 5 and sample == sorted(sample) == list(await checked(graph, sample=5))
     assert set(sample) < set(await checked(graph, sample=6))
     assert await checked(graph, sample=99) == everything
+
+
+@dataclass
+class Named:
+    name: str
+
+
+@dataclass
+class Needing:
+    name: str
+    note: str = ""
+    needed: int = field(kw_only=True)
+
+
+@dataclass
+class Given:
+    name: str
+    needed: Annotated[int, Added(1)]
+
+
+class NamedModel(BaseModel):
+    name: str
+
+
+class NeedingModel(BaseModel):
+    name: str
+    note: str = ""
+    needed: int
+
+
+@pytest.mark.parametrize(("old", "new"), [(Named, Needing), (NamedModel, NeedingModel)])
+async def test_required_fields(saver: BaseCheckpointSaver, old: Any, new: Any) -> None:
+    """P15: a required field that a thread lacks is found for pending nodes, which would fail; an update may give it."""
+
+    def ask(state: Any) -> None:
+        interrupt("ok?")
+
+    def graph(schema: Any) -> Any:
+        return built(schema, {"ask": ask}, [(START, "ask")], saver)
+
+    await graph(old).ainvoke({"name": "Ada"}, "t")
+    assert of_check((await checked(graph(Given)))["t"]) == []
+    [check] = (await checked(graph(new))).values()
+    assert of_check(check) == [("key", "needed", "resume")] and "Added(value)" in check.mismatches[0].advice
+    state = await graph(new).aget_state("t")
+    assert state.changed == check.mismatches
+    await graph(new).ainvoke(Command(update={"needed": 2}), "t")
+    assert (await graph(new).aget_state("t")).changed == ()
 
 
 async def test_the_threads_of_a_version(saver: BaseCheckpointSaver) -> None:

@@ -15,8 +15,10 @@ from checkpoint_savers.errors import StoredTypeChangedError, UnknownTypeError
 from checkpoint_savers.patches import decode
 from checkpoint_savers.records import VERSION
 
+from ..._core.board import Board
 from ..._core.fits import fits
 from ..._core.program import BRANCH, JOIN, Program, Write, is_state_key
+from ..._core.task import Task
 from ...channels import MISSING, BaseChannel, LastValue
 from ...channels.overwrite import overwrite_value, unwrap_overwrite
 from ...channels.reduced import ReducedValue
@@ -58,6 +60,41 @@ def of_node(name: str, ns: str, reason: str) -> Mismatch:
 def of_key(name: str, ns: str, reason: str) -> Mismatch:
     advice = f"{name}: Annotated[..., Retyped(function)], where the function makes the new value of the stored one"
     return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="all")
+
+
+def of_input(board: Board, task: Task, ns: str) -> tuple[Mismatch, ...]:
+    """Return the mismatches of a pending task whose state cannot be made, because the thread lacks required fields.
+
+    Args:
+        board: the state, with the updates of the open superstep.
+        task: the task.
+        ns: the graph's namespace.
+    """
+    node = task.node
+    if node.shape is None or node.hidden or task.send >= 0 or isinstance(node.reads, str):
+        return ()
+    lacking = {*node.reads}.difference(board.values, dict(node.managed))
+    if not lacking:
+        return ()
+    try:
+        board.input_of(node)
+    except Exception as error:
+        # Fields with defaults are lacking too: the errors of dataclasses, Structs and pydantic name the required ones.
+        found = [name for name in sorted(lacking) if re.search(rf"\b{re.escape(name)}\b", str(error))]
+        return tuple(
+            [
+                Mismatch(
+                    kind="key",
+                    name=name,
+                    namespace=ns,
+                    reason=f"node {node.name!r} is pending and requires key {name!r}, which is not stored",
+                    advice=f"{name}: Annotated[..., Added(value)], or a default",
+                    blocks="resume",
+                )
+                for name in found
+            ]
+        )
+    return ()
 
 
 def of_unknown(name: str, ns: str, reason: str) -> Mismatch:
