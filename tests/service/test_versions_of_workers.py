@@ -104,11 +104,12 @@ async def test_a_worker_looks_at_threads_of_its_versions_only(saver: BaseCheckpo
 async def test_the_route_follows_the_version_of_the_thread(saver: BaseCheckpointSaver, looks: list[Any]) -> None:
     """P16: a run that is queued behind another one gets the route of what that one has stored."""
     await graph(2, saver).ainvoke({}, "t")
-    async with service(saver, 2, 3) as both:
-        asked: list[Any] = [Command(resume="yes"), {}, Command(resume="yes")]
-        runs = [await both.start("orders", each, thread_id="t") for each in asked]
-        for run in runs:
-            result = await both.join(run.run_id)
+    asked: list[Any] = [Command(resume="yes"), {}, Command(resume="yes")]
+    async with service(saver, 2, 3, work=False) as web:
+        runs = [await web.start("orders", each, thread_id="t") for each in asked]
+        async with service(saver, 2, 3):
+            for run in runs:
+                result = await web.join(run.run_id)
         assert result.values == {"log": ["2: yes", "3: yes"]}
     assert [route for _, route, _ in looks] == ["orders@2", "orders", "orders@3"]
 
@@ -120,10 +121,13 @@ async def test_the_end_of_a_failed_run_has_a_route(saver: BaseCheckpointSaver, l
         raise ValueError("failed")
 
     failing = StateGraph(Log).add_node(fail).add_edge(START, "fail").compile(version=3, blocking=False)
-    async with RunService({"orders": Versions({3: failing})}, saver) as web:
-        runs = [await web.start("orders", each, thread_id="t") for each in ({}, None)]
-        for run in runs:
-            assert (await web.join(run.run_id)).status == "error"
+    graphs = {"orders": Versions({3: failing})}
+    inputs: list[Any] = [{}, None]
+    async with RunService(graphs, saver, work=False) as web:
+        runs = [await web.start("orders", each, thread_id="t") for each in inputs]
+        async with RunService(graphs, saver):
+            for run in runs:
+                assert (await web.join(run.run_id)).status == "error"
     assert [route for _, route, _ in looks] == ["orders", "orders@3"]
     async with RunService({"orders": failing}, saver, work=False) as web:
         await web.retry(run.run_id)
