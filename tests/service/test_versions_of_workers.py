@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver
+from checkpoint_savers.runs.rows import RunThreadRow
 from pregel_async import START, Command, StateGraph
 from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.errors import ConfigError
@@ -14,6 +16,7 @@ from pregel_async.service import RunService
 from pregel_async.service.activation import Activation
 from pregel_async.service.dispatch import RowDispatcher
 from pregel_async.service.keeper import Keeper
+from pregel_async.service.worker import WorkLoop
 from pregel_async.versions import Versions
 from tests.helpers.versioned_graphs import Log, graph, versions
 
@@ -164,50 +167,67 @@ async def test_a_run_that_was_given_back_has_a_route(saver: BaseCheckpointSaver,
 async def test_a_wrong_route_is_corrected_by_one_look(
     saver: BaseCheckpointSaver, looks: list[Any], monkeypatch: pytest.MonkeyPatch, moves: str
 ) -> None:
-    """P16: a worker that finds a thread which has moved to another version queues it for that version."""
+    """P16: a worker that finds a thread which has moved to another version queues it for that version, and is free."""
     await graph(2, saver).ainvoke({}, "t")
     acquire = Activation._acquire
+    acquired: list[str] = []
+    tried_later: list[str] = []
 
     async def move() -> None:
         await graph(2, saver).ainvoke(Command(resume="yes"), "t")
         await graph(3, saver).ainvoke({}, "t")
 
     async def late(self: Activation) -> Any:
-        monkeypatch.setattr(Activation, "_acquire", acquire)
-        await move()
+        if moves != "before" and not acquired:
+            await move()
+        acquired.append(self._thread.thread_id)
         return await acquire(self)
 
+    async def try_later(self: WorkLoop, thread_id: str) -> None:
+        tried_later.append(thread_id)
+
+    monkeypatch.setattr(Activation, "_acquire", late)
+    monkeypatch.setattr(WorkLoop, "_try_later", try_later)
     async with service(saver, 2, 3, work=False) as web:
         run = await web.start("orders", Command(resume="yes"), thread_id="t")
         assert await route_of(saver) == "orders@2"
         if moves == "before":
             await move()
-        else:
-            monkeypatch.setattr(Activation, "_acquire", late)
         async with service(saver, 2):
             await until_route(saver, "orders@3")
             await web.join((await web.start("orders", {}, thread_id="other")).run_id)
-        assert looks == [("t", "orders@2", (2,)), ("other", "orders", (2,))]
+        assert looks == [("t", "orders@2", (2,)), ("other", "orders", (2,))] and not tried_later
+        assert acquired == (["other"] if moves == "before" else ["t", "other"])
         assert (await web.get_run(run.run_id)).attempt == 0
         async with service(saver, 3):
             assert (await web.join(run.run_id)).values == {"log": ["2: yes", "3: yes"]}
 
 
 @pytest.mark.parametrize(
-    ("made", "route"),
+    ("made", "route", "corrected", "asked"),
     [
-        (versions(None, 4), "orders@4"),
-        (versions(None, 2), "orders@3"),
-        (versions(None, 2, 3), "orders@3"),
-        (graph(4), "orders"),
-        (graph(2), "orders@3"),
+        (versions(None, 4), "orders@4", 1, []),
+        (versions(None, 2), "orders@3", 0, []),
+        (versions(None, 2, 3), "orders@3", 0, ["t", "open"]),
+        (graph(4), "orders", 2, []),
+        (graph(2), "orders@3", 0, []),
     ],
     ids=["a newer version", "an older version", "this version", "a newer graph", "an older graph"],
 )
 async def test_a_run_does_not_wait_for_a_version_that_it_does_not_need(
-    saver: BaseCheckpointSaver, made: Any, route: str
+    saver: BaseCheckpointSaver, made: Any, route: str, corrected: int, asked: list[str]
 ) -> None:
-    """P16: keepers queue idle threads again whose version no worker has any more. Open threads wait for theirs."""
+    """P16: keepers queue idle threads again whose version no worker has any more. Open threads wait for theirs.
+
+    The dispatcher is asked for lost wake-ups of the worker's own routes alone: others may wait for weeks.
+    """
+    seen: list[str] = []
+
+    class Asked(RowDispatcher):
+        async def unannounced(self, queued: Sequence[RunThreadRow]) -> Sequence[RunThreadRow]:
+            seen.extend(thread.thread_id for thread in queued)
+            return ()
+
     for name in ("t", "open"):
         await graph(3, saver).ainvoke({}, name)
     await graph(3, saver).ainvoke(Command(resume="yes"), "t")
@@ -221,8 +241,9 @@ async def test_a_run_does_not_wait_for_a_version_that_it_does_not_need(
     saver.clock = clock = Clock()
     clock.ahead = saver.lease_seconds
     assert await keeper.look() == 0  # routes are looked at once in the length of a lease
-    keeper = Keeper(saver, saver.runs, SystemEnvironment(), RowDispatcher(), graphs)
-    await keeper.look()
+    keeper = Keeper(saver, saver.runs, SystemEnvironment(), Asked(), graphs)
+    assert await keeper.look() == corrected
+    assert seen == asked
     assert await route_of(saver) == route
     assert await route_of(saver, "open") == ("orders" if route == "orders" else "orders@3")
 
