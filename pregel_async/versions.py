@@ -72,6 +72,11 @@ class Versions(Graph[Any, Any]):
         super().__init__(self._versions.newest._definition)
         self._calls = self._threads = cast("Any", self._versions)
 
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The versions that there are, in ascending order."""
+        return tuple(self._versions.graphs)
+
     async def version_of(self, config: Config) -> int:
         """Return the version that runs the next call on a thread.
 
@@ -112,10 +117,10 @@ class _VersionVerbs:
             raise GraphValidationError(f"pin is 'open', 'thread' or 'never', not {pin!r}")
         if not graphs:
             raise GraphValidationError("Versions takes at least one graph: {1: graph}")
-        self._graphs = {version: _with_version(version, graph) for version, graph in sorted(graphs.items())}
-        self._last = max(self._graphs)
+        self.graphs = {version: _with_version(version, graph) for version, graph in sorted(graphs.items())}
+        self._last = max(self.graphs)
         self._pin = pin
-        self.newest = self._graphs[self._last]
+        self.newest = self.graphs[self._last]
 
     async def choose(self, whole: Definition, config: Config | None) -> tuple[int, Chain | None]:
         """Return a version, and the chain by which it was chosen; None if nothing is stored of the thread."""
@@ -131,18 +136,18 @@ class _VersionVerbs:
         if stored == newest or (stored < newest and self._pin == "never"):
             return newest
         if stored < newest and self._pin == "open":
-            known = self._bound(whole, stored if stored in self._graphs else newest)
+            known = self._bound(whole, stored if stored in self.graphs else newest)
             if not _is_open(known._definition, thread_id, chain):
                 return newest
-        if stored not in self._graphs:
-            raise _missing(whole, list(self._graphs), thread_id, stored)
+        if stored not in self.graphs:
+            raise _missing(whole, list(self.graphs), thread_id, stored)
         return stored
 
     def _bound(self, whole: Definition, version: int, saver: BaseCheckpointSaver | None = None) -> Graph[Any, Any]:
         """Return the graph of a version, with what is set at the whole; and with `saver` in place of its saver."""
         graph: Any = whole.checked.get((_VersionVerbs, version))
         if graph is None:
-            graph = copy.copy(self._graphs[version])
+            graph = copy.copy(self.graphs[version])
             if version == self._last:
                 graph._definition = whole
             else:

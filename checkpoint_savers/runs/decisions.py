@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import IdempotencyConflictError, RunNotFoundError, RunOverError, StorageError, ThreadBusyError
-from .rows import CancelAction, RunError, RunRequest, RunRow, RunStatus, RunThreadRow, ThreadStatus
+from .rows import CancelAction, RunError, RunRequest, RunRow, RunStatus, RunThreadRow, ThreadStatus, assistant_of
 
 T = TypeVar("T")
 
@@ -74,6 +74,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
         interrupts: the open questions, as JSON values, by task id.
         first_event: the cursor before the run's first event, if the run begins and ends in one transaction; else "".
         last_event: a cursor after the run's last event.
+        route: the thread's route for another run of the same assistant; "" to keep the one that is stored.
     """
 
     status: RunStatus
@@ -84,15 +85,19 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     interrupts: dict[str, Any] = {}
     first_event: str = ""
     last_event: str = ""
+    route: str = ""
 
 
-def start(found: Found, request: RunRequest, *, metadata: dict[str, Any] | None = None) -> Changes[RunRow]:
+def start(
+    found: Found, request: RunRequest, *, metadata: dict[str, Any] | None = None, route: str = ""
+) -> Changes[RunRow]:
     """Accept a run.
 
     Args:
         found: the thread's rows, with the run that has the request's idempotency key.
         request: the run.
         metadata: for the thread: keys that its metadata lacks are set.
+        route: the thread's route for runs of the request's assistant; "" to keep the one that is stored.
 
     Returns:
         The run; the first one of the same key and digest, if there is one.
@@ -122,7 +127,7 @@ def start(found: Found, request: RunRequest, *, metadata: dict[str, Any] | None 
         request=request, thread_id=found.thread_id, seq=thread.runs + 1, status="pending", created_at=found.now
     )
     thread = replace(thread, runs=run.seq, assistant=thread.assistant or request.assistant)
-    return _settled(found, thread, [*displaced, run], run)._replace(metadata=metadata or {})
+    return _settled(found, thread, [*displaced, run], run, route)._replace(metadata=metadata or {})
 
 
 def cancel(found: Found, run_id: str, action: CancelAction, reason: str) -> Changes[RunRow]:
@@ -248,16 +253,17 @@ def end(found: Found, outcome: RunOutcome, *, epoch: int) -> Changes[bool]:
         values=thread.values if outcome.values is None else outcome.values,
         interrupts=outcome.interrupts,
     )
-    return _settled(found, replace(thread, activation="none"), [ended], True)
+    return _settled(found, replace(thread, activation="none"), [ended], True, outcome.route)
 
 
-def give_back(found: Found, *, epoch: int, last_event: str = "") -> Changes[None]:
+def give_back(found: Found, *, epoch: int, last_event: str = "", route: str = "") -> Changes[None]:
     """Return a run that was stopped between two supersteps, so that another worker resumes it.
 
     Args:
         found: the thread's rows, with the run.
         epoch: of the lease, which is to be released.
         last_event: a cursor after the run's last event so far.
+        route: the thread's route for this run; "" to keep the one that is stored.
 
     Raises:
         ThreadBusyError: with `lost=True`: the run was taken under another lease since.
@@ -265,15 +271,16 @@ def give_back(found: Found, *, epoch: int, last_event: str = "") -> Changes[None
     thread, run = _held(found, epoch)
     given = replace(run, status="pending", stalls=max(0, run.stalls - 1), last_event=last_event)
     rest: ThreadStatus = "interrupted" if run.begun else thread.rest
-    return _settled(found, replace(thread, activation="none", rest=rest), [given], None)
+    return _settled(found, replace(thread, activation="none", rest=rest), [given], None, route)
 
 
-def requeue(found: Found, seen: RunThreadRow) -> Changes[bool]:
-    """Queue a thread again whose worker is gone, whose wake-up is lost, or which has become due.
+def requeue(found: Found, seen: RunThreadRow, *, route: str = "") -> Changes[bool]:
+    """Queue a thread again whose worker is gone, whose wake-up is lost, which has become due, or whose route is wrong.
 
     Args:
         found: the thread's rows.
         seen: the thread's row, as the caller saw it when it decided so.
+        route: its route from now on; "" to keep the one that is stored.
 
     Returns:
         False if the thread has changed since, or if nothing of it is due.
@@ -281,7 +288,7 @@ def requeue(found: Found, seen: RunThreadRow) -> Changes[bool]:
     thread = found.thread
     if thread is None or _activation_of(thread) != _activation_of(seen) or not _due(found.open, found.now):
         return Changes(False)
-    return _settled(found, replace(thread, activation="none"), [], True)
+    return _settled(found, replace(thread, activation="none"), [], True, route)
 
 
 def _activation_of(thread: RunThreadRow) -> tuple[Any, ...]:
@@ -319,7 +326,7 @@ def _open_after(found: Found, changed: Sequence[RunRow]) -> list[RunRow]:
     return [run for run in after.values() if run.is_open]
 
 
-def _settled(found: Found, thread: RunThreadRow, changed: Sequence[RunRow], result: T) -> Changes[T]:
+def _settled(found: Found, thread: RunThreadRow, changed: Sequence[RunRow], result: T, route: str = "") -> Changes[T]:
     """Return changes with what follows from them: the thread's status, its counts, and its activation."""
     runs = _open_after(found, changed)
     pending = [run for run in runs if run.status == "pending"]
@@ -327,17 +334,20 @@ def _settled(found: Found, thread: RunThreadRow, changed: Sequence[RunRow], resu
         thread, status="busy" if runs else thread.rest, pending=len(pending), updated_at=found.now, wake_at=0.0
     )
     if thread.activation != "active":
-        thread = _queued_if_due(thread, runs, found.now)
+        thread = _queued_if_due(thread, runs, found.now, route)
     return Changes(result, thread, tuple(changed))
 
 
-def _queued_if_due(thread: RunThreadRow, runs: Sequence[RunRow], now: float) -> RunThreadRow:
+def _queued_if_due(thread: RunThreadRow, runs: Sequence[RunRow], now: float, route: str) -> RunThreadRow:
     """Queue a thread that has due runs, again if they have become more urgent; else note when it will have one."""
     due = _due(runs, now)
     if not due:  # also of a queued thread, whose last due run was cancelled: the wake-up for it is stale
-        return replace(thread, activation="none", wake_at=min((run.request.due for run in runs), default=0.0))
+        wake_at = min((run.request.due for run in runs), default=0.0)
+        return replace(thread, activation="none", route=route or thread.route, wake_at=wake_at)
     first, priority = _first(due), max(run.request.priority for run in due)
-    route = first.request.assistant
+    # A decision reads no checkpoints: it does not know versions itself. A route of another assistant says nothing.
+    known = (each for each in (route, thread.route) if assistant_of(each) == first.request.assistant)
+    route = next(known, first.request.assistant)
     if thread.activation == "queued" and thread.priority >= priority and thread.route == route:
         return thread
     return replace(

@@ -255,19 +255,22 @@ class RunStore(ABC):
         """Return True if another process may have changed something since the last call. The default assumes so."""
         return True
 
-    async def start(self, thread_id: str, request: RunRequest, *, metadata: dict[str, Any] | None = None) -> RunRow:
+    async def start(
+        self, thread_id: str, request: RunRequest, *, metadata: dict[str, Any] | None = None, route: str = ""
+    ) -> RunRow:
         """Accept a run. See `decisions.start`, also for the errors.
 
         Args:
             thread_id: its thread, which may be new.
             request: what is asked for.
             metadata: for the thread: keys that its metadata lacks are set.
+            route: the thread's route for runs of the request's assistant; "" to keep the one that is stored.
 
         Returns:
             The run, or the first one with the same idempotency key.
         """
         key = request.idempotency_key
-        decide = partial(decisions.start, request=request, metadata=metadata)
+        decide = partial(decisions.start, request=request, metadata=metadata, route=route)
         return await self.transact(thread_id, decide, idempotency_key=key)
 
     async def cancel(self, run_id: str, *, action: CancelAction = "interrupt", reason: str = "user") -> RunRow:
@@ -329,27 +332,29 @@ class RunStore(ABC):
         decide = partial(decisions.end, outcome=outcome, epoch=lease.epoch)
         return await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease, commit=commit)
 
-    async def give_back(self, lease: Lease, run_id: str, *, last_event: str = "") -> None:
+    async def give_back(self, lease: Lease, run_id: str, *, last_event: str = "", route: str = "") -> None:
         """Return a run that was stopped in order, and release the lease. See `decisions.give_back`.
 
         Args:
             lease: the lease under which it was taken.
             run_id: the run.
             last_event: a cursor after the run's last event so far.
+            route: the thread's route for this run; "" to keep the one that is stored.
         """
-        decide = partial(decisions.give_back, epoch=lease.epoch, last_event=last_event)
+        decide = partial(decisions.give_back, epoch=lease.epoch, last_event=last_event, route=route)
         await self.transact(lease.thread_id, decide, run_id=run_id, lease=lease)
 
-    async def requeue(self, seen: RunThreadRow) -> bool:
+    async def requeue(self, seen: RunThreadRow, *, route: str = "") -> bool:
         """Queue a thread whose worker is gone, whose wake-up is lost, or which is due. See `decisions.requeue`.
 
         Args:
             seen: its row, as one of the listings returned it.
+            route: its route from now on; "" to keep the one that is stored.
 
         Returns:
             False if it has changed since, or if nothing of it is due.
         """
-        return await self.transact(seen.thread_id, partial(decisions.requeue, seen=seen))
+        return await self.transact(seen.thread_id, partial(decisions.requeue, seen=seen, route=route))
 
 
 def check_commit(lease: Lease | None, commit: Commit | None) -> None:

@@ -143,6 +143,16 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         return -self.request.priority, self.seq
 
 
+def assistant_of(route: str) -> str:
+    """Return the assistant of a route.
+
+    Args:
+        route: `assistant`, or `assistant@version`.
+    """
+    name, at, version = route.rpartition("@")
+    return name if at and version.isdecimal() else route
+
+
 class RunThreadRow(msgspec.Struct, frozen=True, kw_only=True):
     """What a service knows of a thread.
 
@@ -164,7 +174,8 @@ class RunThreadRow(msgspec.Struct, frozen=True, kw_only=True):
         pending: the number of its pending runs.
         runs: the number of its runs, ended ones included.
         priority: the greatest priority of its due runs, while it is queued.
-        route: the `assistant` of the run that is taken next, while it is queued: only workers that have it take it.
+        route: while it is queued, which workers take it: those that have the `assistant` of the run that is taken next,
+            or with `assistant@version` those that have this version of it. Else the last route that was known.
         stalls: the stalls of that run.
         wake_at: while no activation is queued or active, when one is due, in unix seconds; 0 for never.
     """

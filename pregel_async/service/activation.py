@@ -26,7 +26,7 @@ from checkpoint_savers.records import Lease
 from checkpoint_savers.runs import decisions
 from checkpoint_savers.runs.decisions import RunOutcome
 from checkpoint_savers.runs.port import RunStore
-from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow
+from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow, assistant_of
 from checkpoint_savers.upkeep.pruning import without_runs
 
 from .._api.attributes import stored_through
@@ -35,13 +35,13 @@ from .._runtime.observing.error_text import described, shorten_traceback
 from .._runtime.platform.environment import Environment
 from .._runtime.streaming.event_rows import run_row
 from .._runtime.streaming.stream import GraphStream
-from ..errors import GraphDrained, GraphVersionError
+from ..errors import GraphDrained
 from ..runtime import RunControl
-from ..versions import Versions
 from .breakpoints import is_at_breakpoint
 from .call import StoredCall, codec_of, read_call
 from .held_saver import held
 from .outcomes import after_all, outcome_of
+from .routes import route_of, routes_of
 from .run_marks import RunMarks
 from .runs import Run
 
@@ -127,8 +127,7 @@ class Activation:
     Attributes:
         run_id: the run that was taken; "" before.
         execution: its execution; None if it is not executed.
-        was_refused: another owner has the thread's lease, or the worker lacks the version of the graph that is to
-            continue the thread.
+        was_refused: another owner has the thread's lease.
     """
 
     def __init__(self, tools: Tools, thread: RunThreadRow) -> None:
@@ -152,15 +151,17 @@ class Activation:
         """
         tools = self._tools
         self.was_refused = True  # unless the lease is acquired: the thread is looked at again later
-        if not await self._has_version():
+        if (route := await self._other_route()) is not None:
+            await self._reroute(route)
             return
         try:
             lease = await self._acquire()
         except ThreadBusyError:
             return  # another worker was faster, or a caller runs the thread
         try:
-            if not await self._has_version():  # the thread was moved meanwhile
+            if (route := await self._other_route()) is not None:  # the thread was moved meanwhile
                 await self._release(lease)
+                await self._reroute(route)
                 return
             self.was_refused = False
             row = await tools.runs.take(lease, self._thread.activation_no, worker=tools.worker_id)
@@ -179,19 +180,17 @@ class Activation:
                 raise
             log.exception("run %s of thread %r: storage failed; it will be taken again", self.run_id, lease.thread_id)
 
-    async def _has_version(self) -> bool:
-        """Return False if a version of the graph that this worker does not have is to continue the thread."""
-        graph = self._tools.graphs.get(self._thread.route)
-        if isinstance(graph, Versions):
-            try:
-                await graph.version_of(self._thread.thread_id)
-            except GraphVersionError:
-                return False
-            except StorageError:
-                raise
-            except Exception:
-                return True  # what cannot be read fails the run
-        return True
+    async def _other_route(self) -> str | None:
+        """Return the thread's route if a version of the graph that this worker lacks is to continue it, else None."""
+        name = assistant_of(self._thread.route)
+        graph = self._tools.graphs[name]
+        route = await route_of(name, graph, self._thread.thread_id)
+        return None if route in routes_of(name, graph) else route
+
+    async def _reroute(self, route: str) -> None:
+        """Queue the thread for workers that have the version, so that this one does not try it again."""
+        await self._tools.runs.requeue(self._thread, route=route)
+        self.was_refused = False
 
     async def _acquire(self) -> Lease:
         saver, now = self._tools.saver, self._tools.saver.clock()
@@ -285,14 +284,17 @@ class Activation:
         """Return the run to the queue."""
         chain = await self._tools.saver.read(row.thread_id)
         at = "" if chain is None else chain.head
-        await self._tools.runs.give_back(lease, row.run_id, last_event=after_all(at, lease))
+        name = row.request.assistant
+        route = await route_of(name, self._tools.graphs[name], row.thread_id)
+        await self._tools.runs.give_back(lease, row.run_id, last_event=after_all(at, lease), route=route)
 
     async def _outcome(self, lease: Lease, row: RunRow, status: RunStatus, error: RunError | None) -> RunOutcome:
         """Return how a run ended, and how it left its thread."""
         graph = self._tools.graphs[row.request.assistant]
         try:
             state = await graph.aget_state({"configurable": {"thread_id": row.thread_id}})
-            return outcome_of(state, status, lease, error)
+            route = await route_of(row.request.assistant, graph, row.thread_id)
+            return outcome_of(state, status, lease, error, route=route)
         except StorageError:
             raise
         except Exception as failure:  # the stored state does not fit the graph's code

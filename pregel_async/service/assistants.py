@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import msgspec
 
+from checkpoint_savers.runs.rows import assistant_of
+
 from .._api.compiled import Graph
 from .._checks.config import merge_configs
 from ..errors import ConfigError
@@ -49,7 +51,7 @@ def assistants_of(given: Mapping[str, Graph[Any, Any] | Assistant]) -> dict[str,
         given: graphs and assistants by name.
 
     Raises:
-        ConfigError: there is none, or one is neither a compiled graph nor an assistant.
+        ConfigError: there is none, one is neither a compiled graph nor an assistant, or a name has the form of a route.
     """
     if not given:
         raise ConfigError("a service has at least one graph: RunService({'agent': graph}, saver)")
@@ -58,5 +60,7 @@ def assistants_of(given: Mapping[str, Graph[Any, Any] | Assistant]) -> dict[str,
         assistant = one if isinstance(one, Assistant) else Assistant(one)
         if not isinstance(cast("object", assistant.graph), Graph):
             raise ConfigError(f"graph {name!r} of the service is a {type(assistant.graph).__name__}: compile it first")
+        if assistant_of(name) != name:
+            raise ConfigError(f"graph {name!r} of the service: '@' and a number at the end are a version")
         made[name] = assistant
     return made

@@ -26,7 +26,13 @@ _JSON = JsonEncoder()
 
 
 def outcome_of(
-    state: StateSnapshot[Any], status: RunStatus, lease: Lease, error: RunError | None = None, *, first_event: str = ""
+    state: StateSnapshot[Any],
+    status: RunStatus,
+    lease: Lease,
+    error: RunError | None = None,
+    *,
+    first_event: str = "",
+    route: str = "",
 ) -> RunOutcome:
     """Return how a run ended, and how it left its thread.
 
@@ -35,7 +41,7 @@ def outcome_of(
         status: the run's final status.
         lease: the lease under which it ran.
         error: why it failed; None if it did not.
-        first_event: see `RunOutcome`.
+        first_event, route: see `RunOutcome`.
     """
     at = state.config.get("configurable", {}).get("checkpoint_id", "")
     return RunOutcome(
@@ -46,6 +52,7 @@ def outcome_of(
         interrupts=_questions(state),
         first_event=first_event,
         last_event=after_all(at, lease),
+        route=route,
     )
 
 

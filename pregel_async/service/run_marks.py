@@ -28,6 +28,7 @@ from ..types import Command
 from .breakpoints import stops_after_nodes
 from .call import StoredCall
 from .outcomes import outcome_of
+from .routes import route_of
 
 
 class RunMarks:
@@ -59,6 +60,7 @@ class RunMarks:
         self._runs = runs
         self._lease = lease
         self._run_id = run.run_id
+        self._name = run.request.assistant
         self._graph = graph
         self._tip = _Tip({}, {}, None)
         self._has_begun = False  # this attempt's first transaction is stored
@@ -135,7 +137,8 @@ class RunMarks:
                 return None
             first_event = "" if self._has_begun else self._before(commit)
             status: RunStatus = "success" if finishes else "interrupted"
-            return outcome_of(state, status, self._lease, first_event=first_event)
+            route = await route_of(self._name, graph, self._lease.thread_id)
+            return outcome_of(state, status, self._lease, first_event=first_event, route=route)
         except Exception:  # the state cannot be read: the transaction that stores the end by itself reports that
             return None
 

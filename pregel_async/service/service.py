@@ -34,6 +34,7 @@ from .dispatch import Dispatcher, RowDispatcher
 from .errors import ServiceBusyError, ServiceDrainingError
 from .following import follow_run, follow_thread
 from .opened import OpenService
+from .routes import route_of
 from .runs import Run, RunResult, ThreadInfo
 from .watching import RunWatcher
 from .worker import Worker, WorkLoop
@@ -269,7 +270,8 @@ class RunService:
             asked |= {name: getattr(request, name) for name in ("multitask", "priority", "time_limit", "max_stalls")}
             request = msgspec.structs.replace(request, digest=digest_of(asked, call, codec))
         await self._require_room()
-        row = await opened.runs.start(thread, request, metadata=settings.thread_metadata)
+        route = await route_of(graph, bound, thread)
+        row = await opened.runs.start(thread, request, metadata=settings.thread_metadata, route=route)
         if multitask in ("interrupt", "rollback"):
             opened.look_for_cancellations()
         return Run.from_row(row)
@@ -360,7 +362,8 @@ class RunService:
             digest=b"",
             multitask="enqueue",
         )
-        return Run.from_row(await opened.runs.start(row.thread_id, again))
+        route = await route_of(request.assistant, opened.graph(request.assistant), row.thread_id)
+        return Run.from_row(await opened.runs.start(row.thread_id, again, route=route))
 
     async def get_run(self, run_id: str) -> Run:
         """Return a run as it is stored now.

@@ -14,6 +14,7 @@ from ..errors import ConfigError
 from .activation import Activation, Tools, log
 from .dispatch.port import Dispatcher
 from .keeper import Keeper
+from .routes import routes_of
 
 LOOK_EVERY = 1.0
 """Seconds after which a worker looks for runs that are to be cancelled, even if no change was announced."""
@@ -70,12 +71,12 @@ class WorkLoop:
         self.look = anyio.Event()
         self.runs = tools.runs
         self.environment = tools.environment
-        self.routes = tuple(tools.graphs)
+        self.routes = tuple(route for name, graph in tools.graphs.items() for route in routes_of(name, graph))
         self.slots = settings.slots
         self._tools = tools
         self._grace = settings.grace
         self._dispatcher = dispatcher
-        self._keeper = Keeper(tools.saver, tools.runs, tools.environment, dispatcher)
+        self._keeper = Keeper(tools.saver, tools.runs, tools.environment, dispatcher, tools.graphs)
         self._active: dict[str, Activation] = {}  # by thread
         self._refused: set[str] = set()  # threads to try later
         self._freed = anyio.Event()

@@ -332,3 +332,27 @@ def test_a_rollback_remains_one() -> None:
         rows.apply(decisions.cancel(rows.found("a"), "a", action, reason))
     run = rows.runs["a"]
     assert (run.cancel, run.cancel_reason) == ("rollback", "first")
+
+
+def test_a_route_is_kept_for_runs_of_its_assistant() -> None:
+    """P16: a version is that of one assistant. It is known also for runs that are not due yet."""
+    rows = Rows()
+
+    def start(id: str, assistant: str, *, due: float = 0.0, priority: int = 0, route: str = "") -> str:
+        request = RunRequest(run_id=id, assistant=assistant, payload=b"", due=due, priority=priority)
+        rows.apply(decisions.start(rows.found(), request, route=route))
+        assert rows.thread is not None
+        return rows.thread.route
+
+    start("a", "orders", due=CREATED + 5, route="orders@2")
+    rows.now += 5
+    assert rows.thread is not None and rows.thread.activation == "none"
+    assert rows.apply(decisions.requeue(rows.found(), rows.thread)) and rows.thread.route == "orders@2"
+    no = rows.thread.activation_no
+    assert start("b", "mail", route="mail@7") == "orders@2"  # it is taken later
+    assert rows.thread.activation_no == no  # nothing has changed for a worker
+    assert start("c", "orders", route="orders@3") == "orders@3"
+    assert rows.thread.activation_no == no + 1  # the wake-up for another route is stale
+    assert start("d", "mail", priority=1) == "mail"
+    assert start("e", "mail", priority=1, route="mail@7") == "mail@7"
+    assert start("f", "orders", priority=2, route="mail@7") == "orders"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from copy import copy
 from typing import Any
 
 import anyio
@@ -10,9 +11,11 @@ import psycopg
 import pytest
 
 from checkpoint_savers import InMemorySaver, PostgresSaver
+from pregel_async import Command
 from pregel_async.errors import ConfigError
 from pregel_async.service import RunService, Worker
 from tests.helpers.postgres_tools import execute, made_schema, new_schema, unsynced
+from tests.helpers.versioned_graphs import graph, versions
 
 from .graphs import Gate, gated, steps
 
@@ -84,6 +87,29 @@ async def test_losing_every_job_loses_no_run(
 
 def in_schema(schema: str) -> str:
     return psycopg.conninfo.make_conninfo(unsynced(), options=f"-c search_path={schema}")
+
+
+async def test_routes_of_versions(saver: PostgresSaver, dispatcher: ProcrastinateDispatcher, jobs: str) -> None:
+    """P16: a worker without the version of a thread neither fetches its job nor keeps a slot for it."""
+
+    def service(*numbers: int, work: bool | Worker = True) -> RunService:
+        return RunService({"orders": versions(None, *numbers)}, saver, dispatcher=copy(dispatcher), work=work)
+
+    for name, number in (("known", 3), ("moved", 2)):
+        await graph(number, saver).ainvoke({}, name)
+    async with service(2, 3, work=False) as web:
+        answer = Command(resume="yes")
+        waiting = [await web.start("orders", answer, thread_id=name, priority=9) for name in ("known", "moved")]
+        await graph(2, saver).ainvoke(answer, "moved")
+        await graph(3, saver).ainvoke({}, "moved")
+        assert [args["no"] for _, args in stored(jobs)] == [1, 1]
+    async with service(2, work=Worker(slots=1)) as old:
+        for _ in range(3):
+            await old.join((await old.start("orders", {}, thread_id="other")).run_id)
+        assert stored(jobs) == [("todo", {"thread_id": "known", "no": 1}), ("todo", {"thread_id": "moved", "no": 2})]
+    async with service(3) as new:
+        for run in waiting:
+            assert (await new.join(run.run_id)).status == "success"
 
 
 async def test_slots_and_a_drain(saver: PostgresSaver, dispatcher: ProcrastinateDispatcher, jobs: str) -> None:

@@ -24,7 +24,7 @@ class Crew(Protocol):
     Attributes:
         runs: the run store.
         environment: the clock.
-        routes: the names of the graphs that the worker has.
+        routes: the routes of the threads that the worker can run. A dispatcher brings it no others.
         slots: the number of runs that it executes at the same time.
     """
 
