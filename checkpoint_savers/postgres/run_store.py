@@ -114,15 +114,16 @@ class PostgresRuns(RunStore):
                     self._released(lease)
 
     def notify(self, thread_id: str, topics: tuple[Topic, ...] = TOPICS) -> None:
-        super().notify(thread_id, topics)
-        for topic in topics:
-            with contextlib.suppress(SaverClosedError):  # others find the change when they look
-                self._opened().announce(self._payloads[topic])
+        self.changes.notify(topics)
+        self.announce(thread_id, topics)
 
-    def announce(self, thread_id: str) -> None:
+    def announce(self, thread_id: str, topics: tuple[Topic, ...] = ()) -> None:
         super().announce(thread_id)
-        with contextlib.suppress(SaverClosedError):
-            self._opened().announce(self._payload_of(thread_id))
+        # Together: what comes after a message that was sent waits for the next one. A cancellation does not wait: a
+        # caller waits for it, and there are few.
+        payloads = [self._payload_of(thread_id), *[self._payloads[topic] for topic in topics]]
+        with contextlib.suppress(SaverClosedError):  # others find the change when they look
+            self._opened().announce(payloads, urgent="cancel" in topics)
 
     def _payload_of(self, thread_id: str) -> str:
         return self._payload(f"events\x00{thread_id}")

@@ -375,7 +375,8 @@ def topics_of(changes: Changes[Any]) -> tuple[Topic, ...]:
     topics: list[Topic] = []
     if changes.thread is not None and changes.thread.activation == "queued":
         topics.append("queue")
-    if any(run.is_open and run.cancel is not None for run in changes.runs):
+    # Also when it has ended, so that the caller who has asked for that hears of it as soon as the worker did.
+    if any(run.cancel is not None for run in changes.runs):
         topics.append("cancel")
     # A run without these has only been taken. Tasks that wait for any change are woken also then.
     if any(run.begun or not run.is_open for run in changes.runs) or not topics:

@@ -248,16 +248,16 @@ class Activation:
 
     async def _end(self, lease: Lease, row: RunRow, status: RunStatus, error: RunError | None) -> None:
         """Store how a run ended, and release the lease."""
-        tools, ended = self._tools, False
-        while not ended:  # twice if a rollback is asked for between the look and the end
-            current = row if status != "cancelled" else await tools.runs.get_run(row.run_id)
-            rolls_back = status == "cancelled" and current is not None and current.cancel == "rollback"
-            if rolls_back:
-                change = await without_runs(tools.saver, row.thread_id, (row.run_id,))
-                if change is not None:
-                    await tools.saver.rewrite(lease, change)
-            outcome = await self._outcome(lease, row, status, error)
-            ended = await tools.runs.end(lease, row.run_id, replace(outcome, rolled_back=rolls_back))
+        tools = self._tools
+        outcome = await self._outcome(lease, row, status, error)
+        if await tools.runs.end(lease, row.run_id, outcome):
+            return
+        # A rollback was asked for, as the transaction has found. That request remains.
+        change = await without_runs(tools.saver, row.thread_id, (row.run_id,))
+        if change is not None:
+            await tools.saver.rewrite(lease, change)
+        outcome = await self._outcome(lease, row, status, error)
+        await tools.runs.end(lease, row.run_id, replace(outcome, rolled_back=True))
 
     async def _give_back(self, lease: Lease, row: RunRow) -> None:
         """Return the run to the queue."""
