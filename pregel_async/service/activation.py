@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
-from checkpoint_savers.lease import acquire, release
+from checkpoint_savers.lease import release, run_to_completion
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import Lease
 from checkpoint_savers.runs import decisions
-from checkpoint_savers.runs.decisions import RunOutcome
+from checkpoint_savers.runs.decisions import RunOutcome, TakenRun, WantedLease
 from checkpoint_savers.runs.port import RunStore
 from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow
 from checkpoint_savers.upkeep.pruning import without_runs
@@ -148,17 +148,17 @@ class Activation:
         Failures of the run are stored with it. Failures of storage are logged: the lease lapses, and another worker
         takes the run.
         """
-        tools = self._tools
         try:
-            lease = await self._acquire()
+            taken = await self._take()
         except ThreadBusyError:
             self.was_refused = True  # another worker was faster, or a caller runs the thread: it is looked at again
             return
+        if taken is None:
+            return
+        lease, row = taken
+        self.run_id = row.run_id
         try:
-            row = await tools.runs.take(lease, self._thread.activation_no, worker=tools.worker_id)
-            if row is not None:
-                self.run_id = row.run_id
-                await self._execute(lease, row)
+            await self._execute(lease, row)
         except ThreadBusyError as error:
             if not error.lost:
                 raise
@@ -171,10 +171,26 @@ class Activation:
                 raise
             log.exception("run %s of thread %r: storage failed; it will be taken again", self.run_id, lease.thread_id)
 
-    async def _acquire(self) -> Lease:
-        saver, now = self._tools.saver, self._tools.saver.clock()
-        owner = this_process(self._tools.environment.new_id())
-        return await acquire(saver, self._thread.thread_id, owner, now=now, expires_at=now + saver.lease_seconds)
+    async def _take(self) -> TakenRun | None:
+        """Acquire the lease and take a run, in one transaction. If this is cancelled meanwhile, release the lease."""
+        tools, thread, taken = self._tools, self._thread, None
+        now = tools.saver.clock()
+        owner = this_process(tools.environment.new_id())
+        wants = WantedLease(owner, now, now + tools.saver.lease_seconds)
+
+        async def take() -> None:
+            nonlocal taken
+            taken = await tools.runs.acquire_and_take(
+                thread.thread_id, thread.activation_no, wants, worker=tools.worker_id
+            )
+
+        try:
+            await run_to_completion(take)
+        except BaseException:
+            if taken is not None:
+                await self._release(taken.lease)
+            raise
+        return taken
 
     async def _release(self, lease: Lease) -> None:
         with contextlib.suppress(StorageError):  # the lease lapses
