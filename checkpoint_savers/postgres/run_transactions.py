@@ -41,6 +41,7 @@ from .outcomes import was_committed
 from .rows import Raw, owner_of, owner_text, to_checkpoint_id_or_none, where_of
 from .run_rows import (
     RUN_COLUMNS,
+    RUN_COLUMNS_AND_ASKED_PAYLOADS,
     THREAD_COLUMNS,
     changed_run_values,
     content_values,
@@ -98,11 +99,11 @@ FROM {{s}}.pregel_run_threads r LEFT JOIN {{s}}.pregel_threads t ON t.thread_id 
 WHERE r.thread_id = ANY(%b::text[])
 """
 _OPEN: Final = f"""
-SELECT true, NULL, {RUN_COLUMNS} FROM {{s}}.pregel_runs u
+SELECT true, NULL, {RUN_COLUMNS_AND_ASKED_PAYLOADS} FROM {{s}}.pregel_runs u
 WHERE u.thread_id = ANY(%b::text[]) AND u.status IN ('pending', 'running')
 """
 _NAMED: Final = f"""
-UNION ALL SELECT false, NULL, {RUN_COLUMNS} FROM {{s}}.pregel_runs u WHERE u.run_id = ANY(%b::text[])
+UNION ALL SELECT false, NULL, {RUN_COLUMNS_AND_ASKED_PAYLOADS} FROM {{s}}.pregel_runs u WHERE u.run_id = ANY(%b::text[])
 """
 _OF_KEY: Final = f"""
 UNION ALL SELECT false, u.idempotency_key, {RUN_COLUMNS} FROM {{s}}.pregel_runs u
@@ -210,6 +211,11 @@ class RunAttempt(QueuedWrite[T]):
         self.topics: tuple[Topic, ...] = ()
         self.released = False
         self.acquired: Lease | None = None
+
+    @property
+    def takes(self) -> bool:
+        """True if the call takes a run of the thread."""
+        return self.wants is not None or (self.lease is not None and self.run_id is None)
 
 
 class _Locked(NamedTuple):
@@ -404,6 +410,9 @@ class RunTransactions:
         # Also those whose lease is to be acquired: a queued thread exists.
         leased = [escape(each.thread_id) for each in attempts if each.lease is not None or each.wants is not None]
         names = [escape(attempt.run_id) for attempt in attempts if attempt.run_id is not None]
+        # Only a worker that takes a run, and a caller who gets one back, need payloads.
+        taking = [escape(each.thread_id) for each in attempts if each.takes]
+        shown = [escape(each.run_id) for each in attempts if each.run_id is not None and each.lease is None]
         keys = [escape(attempt.idempotency_key) for attempt in attempts if attempt.idempotency_key is not None]
         steps: list[tuple[str, tuple[object, ...]]] = [
             ("BEGIN ISOLATION LEVEL READ COMMITTED", ()),
@@ -415,7 +424,7 @@ class RunTransactions:
             (_READ_THREADS, (ids,)),
             (
                 _OPEN + (_NAMED if names else "") + (_OF_KEY if keys else ""),
-                (ids, *([names] if names else ()), *([keys] if keys else ())),
+                (shown, taking, ids, *([shown, taking, names] if names else ()), *([keys] if keys else ())),
             ),
         ]
         if len(leased) == len(ids):
