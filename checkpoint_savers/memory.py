@@ -173,15 +173,7 @@ class InMemorySaver(BaseCheckpointSaver):
         # Raises for a lone surrogate, which no database stores: a test with this saver should fail like the others.
         thread_id.encode()
         with self._lock:
-            thread = self._threads.get(thread_id)
-            if thread is None:
-                thread = self._threads[thread_id] = _StoredThread()
-            holder = thread.owner
-            if holder is not None and holder != owner and is_live(holder, thread.expires_at, now=now):
-                raise ThreadBusyError(thread_id, holder=str(holder), expires_at=thread.expires_at)
-            thread.epoch += 1
-            thread.owner, thread.expires_at = owner, expires_at
-            return Lease(thread_id=thread_id, epoch=thread.epoch, owner=owner, newest=thread.newest)
+            return self._acquire(thread_id, owner, now, expires_at)
 
     async def renew(self, lease: Lease, *, expires_at: float) -> None:
         with self._lock:
@@ -391,6 +383,17 @@ class InMemorySaver(BaseCheckpointSaver):
             raise _lost(lease.thread_id, thread)
         return thread
 
+    def _acquire(self, thread_id: str, owner: Owner, now: float, expires_at: float) -> Lease:
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            thread = self._threads[thread_id] = _StoredThread()
+        holder = thread.owner
+        if holder is not None and holder != owner and is_live(holder, thread.expires_at, now=now):
+            raise ThreadBusyError(thread_id, holder=str(holder), expires_at=thread.expires_at)
+        thread.epoch += 1
+        thread.owner, thread.expires_at = owner, expires_at
+        return Lease(thread_id=thread_id, epoch=thread.epoch, owner=owner, newest=thread.newest)
+
     def _release(self, lease: Lease) -> None:
         thread = self._threads.get(lease.thread_id)
         if thread is not None and thread.epoch == lease.epoch and thread.owner == lease.owner:
@@ -436,6 +439,7 @@ class _ThreadsOfRuns:
     Args:
         threads: by id.
         check: raises ThreadBusyError if a lease is no longer held.
+        acquire: acquires a lease.
         release: releases a lease, if it is still held.
     """
 
@@ -444,10 +448,12 @@ class _ThreadsOfRuns:
         threads: dict[str, _StoredThread],
         *,
         check: Callable[[Lease], object],
+        acquire: Callable[[str, Owner, float, float], Lease],
         release: Callable[[Lease], None],
     ) -> None:
         self._threads = threads
         self.check = check
+        self.acquire = acquire
         self.release = release
 
     def owner_of(self, thread_id: str) -> tuple[Owner | None, float]:
@@ -475,7 +481,7 @@ class _ThreadsOfRuns:
 def _runs_of(saver: InMemorySaver) -> InMemoryRuns:
     from .runs.memory import InMemoryRuns  # imported late: few programs have a service
 
-    threads = _ThreadsOfRuns(saver._threads, check=saver._held, release=saver._release)
+    threads = _ThreadsOfRuns(saver._threads, check=saver._held, acquire=saver._acquire, release=saver._release)
     return InMemoryRuns(threads, saver._lock, clock=lambda: saver.clock())
 
 

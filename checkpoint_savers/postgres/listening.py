@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import anyio
@@ -161,7 +161,7 @@ class Listener:
 
 
 class Announcer:
-    """Sends NOTIFY for changes that were committed, at most once in `ANNOUNCE_EVERY` seconds.
+    """Sends NOTIFY for changes that were committed, at most once in `ANNOUNCE_EVERY` seconds unless it is urgent.
 
     An announcement may be lost, if the process or the connection ends before it is sent: listeners also poll.
 
@@ -177,38 +177,45 @@ class Announcer:
         self._payloads: set[str] = set()
         self._is_running = False
 
-    def announce(self, payload: str, driver: Driver) -> None:
-        """Send a payload soon, from any thread.
+    def announce(self, payloads: Sequence[str], driver: Driver, *, urgent: bool = False) -> None:
+        """Send payloads soon and together, from any thread.
 
         Args:
-            payload: what to send.
+            payloads: what to send.
             driver: the open saver's driver.
+            urgent: send them now, however short ago others were sent.
 
         Raises:
             SaverClosedError: the saver is not open.
         """
         with self._lock:
-            self._payloads.add(payload)
-            if self._is_running:
-                return
-            self._is_running = True
+            self._payloads.update(payloads)
+            was_running, self._is_running = self._is_running, True
+        if was_running and not urgent:
+            return
         try:
-            driver.start_in_background(self._send)
+            driver.start_in_background(self._send_waiting if was_running else self._send)
         except BaseException:
-            with self._lock:
-                self._is_running = False
+            if not was_running:
+                with self._lock:
+                    self._is_running = False
             raise
 
     async def _send(self) -> None:
         while True:
             with self._lock:
-                payloads, self._payloads = self._payloads, set()
-                if not payloads:
+                if not self._payloads:
                     self._is_running = False
                     return
+            await self._send_waiting()
+            await asyncio.sleep(ANNOUNCE_EVERY)
+
+    async def _send_waiting(self) -> None:
+        with self._lock:
+            payloads, self._payloads = self._payloads, set()
+        if payloads:
             with contextlib.suppress(UnreachableError, psycopg.Error, psycopg_pool.PoolClosed):
                 await self._source.run_on_connection(partial(self._notify_all, payloads=list(payloads)))
-            await asyncio.sleep(ANNOUNCE_EVERY)
 
     async def _notify_all(self, cursor: PostgresCursor, payloads: list[str]) -> None:
         if self._listener is not None:

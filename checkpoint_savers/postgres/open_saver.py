@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import anyio
@@ -126,16 +126,17 @@ class ConnectedSaver:
         else:
             await self.listener.wait_for_release(payload, self.driver)
 
-    def announce(self, payload: str) -> None:
+    def announce(self, payloads: Sequence[str], *, urgent: bool = False) -> None:
         """Notify the listeners of all processes soon, outside of any transaction.
 
         Args:
-            payload: what they subscribe to.
+            payloads: what they subscribe to.
+            urgent: now, as for `Announcer`.
 
         Raises:
             SaverClosedError: the saver is not open.
         """
-        self._announcer.announce(payload, self.driver)
+        self._announcer.announce(payloads, self.driver, urgent=urgent)
 
     def subscribe(self, payload: str, callback: Callback) -> bool:
         """Call a function whenever a payload is announced.

@@ -17,6 +17,11 @@ from .escaping import escape, escape_or_none, unescape
 from .rows import Raw, owner_of, where_of
 
 RUN_COLUMNS: Final = "u.run_id, u.thread_id, u.seq, u.status, u.hidden, u.payload, u.frame"
+RUN_COLUMNS_AND_ASKED_PAYLOADS: Final = RUN_COLUMNS.replace(
+    "u.payload", "CASE WHEN u.run_id = ANY(%b::text[]) OR u.thread_id = ANY(%b::text[]) THEN u.payload ELSE '' END"
+)
+"""`RUN_COLUMNS`, with the payloads of certain runs, and of those of certain threads. Other payloads are not read: they
+may be large."""
 THREAD_COLUMNS: Final = "r.thread_id, r.status, r.activation, r.activation_no, r.content, r.frame, t.metadata"
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from ..errors import SaverClosedError
 from ..records import Commit, Lease
 from ..runs.changes import TOPICS, ChangeSignal, Topic
+from ..runs.decisions import WantedLease
 from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
@@ -44,6 +45,7 @@ class PostgresRuns(RunStore):
         run: runs work on a connection.
         searches: the statements that read.
         clock: returns the time in unix seconds, or None for the server's time.
+        acquired: called when a transaction has acquired a lease.
         released: called when a transaction has released a lease.
         opened: returns the parts of the saver that exist while it is open.
         payload: returns what announces a kind of change to other processes, by its name.
@@ -62,6 +64,7 @@ class PostgresRuns(RunStore):
         searches: RunSearches,
         *,
         clock: Callable[[], float | None],
+        acquired: Callable[[Lease], None],
         released: Callable[[Lease], None],
         opened: Callable[[], ConnectedSaver],
         payload: Callable[[str], str],
@@ -73,6 +76,7 @@ class PostgresRuns(RunStore):
         self._run = run
         self._searches = searches
         self._clock = clock
+        self._acquired = acquired
         self._released = released
         self._opened = opened
         self._payload = payload
@@ -90,6 +94,7 @@ class PostgresRuns(RunStore):
         idempotency_key: str | None = None,
         lease: Lease | None = None,
         commit: Commit | None = None,
+        wants: WantedLease | None = None,
     ) -> T:
         check_commit(lease, commit)
         attempt = RunAttempt(
@@ -99,6 +104,7 @@ class PostgresRuns(RunStore):
             idempotency_key=idempotency_key,
             lease=lease,
             commit=commit,
+            wants=wants,
             clock=self._clock,
             on_queued=self.on_queued,
         )
@@ -112,17 +118,20 @@ class PostgresRuns(RunStore):
                     self.notify(thread_id, attempt.topics)
                 if lease is not None and attempt.released:
                     self._released(lease)
+                if attempt.acquired is not None:
+                    self._acquired(attempt.acquired)
 
     def notify(self, thread_id: str, topics: tuple[Topic, ...] = TOPICS) -> None:
-        super().notify(thread_id, topics)
-        for topic in topics:
-            with contextlib.suppress(SaverClosedError):  # others find the change when they look
-                self._opened().announce(self._payloads[topic])
+        self.changes.notify(topics)
+        self.announce(thread_id, topics)
 
-    def announce(self, thread_id: str) -> None:
+    def announce(self, thread_id: str, topics: tuple[Topic, ...] = ()) -> None:
         super().announce(thread_id)
-        with contextlib.suppress(SaverClosedError):
-            self._opened().announce(self._payload_of(thread_id))
+        # Together: what comes after a message that was sent waits for the next one. A cancellation does not wait: a
+        # caller waits for it, and there are few.
+        payloads = [self._payload_of(thread_id), *[self._payloads[topic] for topic in topics]]
+        with contextlib.suppress(SaverClosedError):  # others find the change when they look
+            self._opened().announce(payloads, urgent="cancel" in topics)
 
     def _payload_of(self, thread_id: str) -> str:
         return self._payload(f"events\x00{thread_id}")

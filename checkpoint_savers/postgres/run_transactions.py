@@ -28,18 +28,20 @@ import psycopg
 
 from ..errors import CheckpointError, ThreadBusyError, UnsupportedFormatError
 from ..metadata import read_metadata, with_defaults, write_metadata
+from ..owner import is_live
 from ..records import Commit, Lease
 from ..runs.changes import Topic
-from ..runs.decisions import Changes, Found
+from ..runs.decisions import Changes, Found, WantedLease
 from ..runs.port import Decide, ends_work, topics_of
 from ..runs.rows import RunRow, RunThreadRow
 from .connections import Connection, PostgresCursor, new_client_cursor, new_cursor
 from .escaping import escape, unescape
 from .group_commit import QueuedWrite
 from .outcomes import was_committed
-from .rows import Raw, owner_of, where_of
+from .rows import Raw, owner_of, owner_text, to_checkpoint_id_or_none, where_of
 from .run_rows import (
     RUN_COLUMNS,
+    RUN_COLUMNS_AND_ASKED_PAYLOADS,
     THREAD_COLUMNS,
     changed_run_values,
     content_values,
@@ -87,7 +89,7 @@ SELECT id, 0, 0 FROM unnest(%b::text[]) AS id ORDER BY id COLLATE "C"
 ON CONFLICT (thread_id) DO UPDATE SET seq = t.seq + 1 WHERE t.newest IS NULL
 """
 _LOCK_LEASED: Final = """
-SELECT thread_id, epoch, run_id, owner, expires_at FROM {s}.pregel_threads WHERE thread_id = ANY(%b::text[])
+SELECT thread_id, epoch, run_id, owner, expires_at, newest FROM {s}.pregel_threads WHERE thread_id = ANY(%b::text[])
 ORDER BY thread_id FOR UPDATE
 """
 _READ_THREADS: Final = f"""
@@ -97,11 +99,11 @@ FROM {{s}}.pregel_run_threads r LEFT JOIN {{s}}.pregel_threads t ON t.thread_id 
 WHERE r.thread_id = ANY(%b::text[])
 """
 _OPEN: Final = f"""
-SELECT true, NULL, {RUN_COLUMNS} FROM {{s}}.pregel_runs u
+SELECT true, NULL, {RUN_COLUMNS_AND_ASKED_PAYLOADS} FROM {{s}}.pregel_runs u
 WHERE u.thread_id = ANY(%b::text[]) AND u.status IN ('pending', 'running')
 """
 _NAMED: Final = f"""
-UNION ALL SELECT false, NULL, {RUN_COLUMNS} FROM {{s}}.pregel_runs u WHERE u.run_id = ANY(%b::text[])
+UNION ALL SELECT false, NULL, {RUN_COLUMNS_AND_ASKED_PAYLOADS} FROM {{s}}.pregel_runs u WHERE u.run_id = ANY(%b::text[])
 """
 _OF_KEY: Final = f"""
 UNION ALL SELECT false, u.idempotency_key, {RUN_COLUMNS} FROM {{s}}.pregel_runs u
@@ -141,6 +143,13 @@ WITH released AS (
 )
 SELECT pg_notify(%b, p) FROM unnest(%b::text[]) AS p
 """
+_ACQUIRE: Final = """
+UPDATE {s}.pregel_threads t
+SET epoch = r.epoch, seq = 0, run_id = r.run_id, owner = r.owner, expires_at = r.expires_at
+FROM unnest(%b::text[], %b::bigint[], %b::text[], %b::text[], %b::float8[])
+    AS r (thread_id, epoch, run_id, owner, expires_at)
+WHERE t.thread_id = r.thread_id
+"""
 _FORGET: Final = "DELETE FROM {s}.pregel_run_threads WHERE thread_id = %b"
 
 _KEY_INDEX: Final = "pregel_runs_by_key"
@@ -163,6 +172,7 @@ class RunAttempt(QueuedWrite[T]):
         idempotency_key: or the key of that run.
         lease: to compare, or None.
         commit: a superstep to store, or None.
+        wants: a lease to acquire, or None.
         clock: returns the time in unix seconds, or None for the server's time.
         on_queued: called if the thread is queued, or None.
 
@@ -171,6 +181,7 @@ class RunAttempt(QueuedWrite[T]):
         committed: True once the transaction has ended without an error.
         topics: what it has changed.
         released: True if it released the lease.
+        acquired: the lease that it acquired; None for none.
     """
 
     def __init__(
@@ -182,6 +193,7 @@ class RunAttempt(QueuedWrite[T]):
         idempotency_key: str | None,
         lease: Lease | None,
         commit: Commit | None,
+        wants: WantedLease | None,
         clock: Callable[[], float | None],
         on_queued: OnQueued | None,
     ) -> None:
@@ -191,12 +203,19 @@ class RunAttempt(QueuedWrite[T]):
         self.idempotency_key = idempotency_key
         self.lease = lease
         self.commit = commit
+        self.wants = wants
         self.clock = clock
         self.on_queued = on_queued
         self.xid: str | None = None
         self.committed = False
         self.topics: tuple[Topic, ...] = ()
         self.released = False
+        self.acquired: Lease | None = None
+
+    @property
+    def takes(self) -> bool:
+        """True if the call takes a run of the thread."""
+        return self.wants is not None or (self.lease is not None and self.run_id is None)
 
 
 class _Locked(NamedTuple):
@@ -331,6 +350,7 @@ class RunTransactions:
             if not commits:
                 await self._set_metadata(connection, todo)
             await self._write(connection, todo)
+            await self._acquire(connection, [each.attempt for each in todo])
             await self._release(connection, [each for each in todo if each.releases])
             for each in todo:
                 if each.on_queued is not None and each.changes.thread is not None:
@@ -350,10 +370,12 @@ class RunTransactions:
         commit, lease = attempt.commit, attempt.lease
         already = commit is not None and commit.releases
         releases = lease is not None and not already and ends_work(locked.found, changes, lease)
+        new = locked.found.lease
+        attempt.acquired = None if new is None or ends_work(locked.found, changes, new) else new
         metadata = with_defaults(locked.metadata, changes.metadata)
         thread = changes.thread
         changed = thread is not None or bool(changes.runs) or metadata != locked.metadata
-        writes = changed or releases or commit is not None
+        writes = changed or releases or commit is not None  # an acquired lease comes with changes
         if not alone and (not writes or thread is None) and locked.is_new:
             raise _SplitError  # its row was inserted to be locked
         attempt.value = changes.result
@@ -385,8 +407,12 @@ class RunTransactions:
     async def _lock(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> list[_Locked | Exception]:
         """Lock and read the threads' rows, and check the leases."""
         ids = [escape(attempt.thread_id) for attempt in attempts]
-        leased = [escape(attempt.thread_id) for attempt in attempts if attempt.lease is not None]
+        # Also those whose lease is to be acquired: a queued thread exists.
+        leased = [escape(each.thread_id) for each in attempts if each.lease is not None or each.wants is not None]
         names = [escape(attempt.run_id) for attempt in attempts if attempt.run_id is not None]
+        # Only a worker that takes a run, and a caller who gets one back, need payloads.
+        taking = [escape(each.thread_id) for each in attempts if each.takes]
+        shown = [escape(each.run_id) for each in attempts if each.run_id is not None and each.lease is None]
         keys = [escape(attempt.idempotency_key) for attempt in attempts if attempt.idempotency_key is not None]
         steps: list[tuple[str, tuple[object, ...]]] = [
             ("BEGIN ISOLATION LEVEL READ COMMITTED", ()),
@@ -398,7 +424,7 @@ class RunTransactions:
             (_READ_THREADS, (ids,)),
             (
                 _OPEN + (_NAMED if names else "") + (_OF_KEY if keys else ""),
-                (ids, *([names] if names else ()), *([keys] if keys else ())),
+                (shown, taking, ids, *([shown, taking, names] if names else ()), *([keys] if keys else ())),
             ),
         ]
         if len(leased) == len(ids):
@@ -432,16 +458,27 @@ class RunTransactions:
         raw: Raw,
         runs: Sequence[tuple[bool, str | None, RunRow]],
     ) -> _Locked | Exception:
-        """Return what was found of one thread, or the error with which its call is refused."""
+        """Return what was found of one thread, or the error with which its call is refused.
+
+        A call whose lease cannot be acquired finds nothing, and has its error: workers compete for threads, and the
+        batch need not be halved for it.
+        """
         now, xid, version, *columns = raw
         thread_id, lease = attempt.thread_id, attempt.lease
         is_new = escape(thread_id) in new
+        rows = [row[1:] for row in holders if row[0] == escape(thread_id)]
+        acquired, attempt.error = None, None
         try:
             if lease is not None:
-                _check_lease(lease, [row[1:] for row in holders if row[0] == escape(thread_id)])
+                _check_lease(lease, rows)
             # Under a lease, as for a commit: a run that had its lease before an upgrade finishes.
             elif version is not None and version > SAVER.version:
                 raise UnsupportedFormatError(self._where, version, SAVER.version)
+            if attempt.wants is not None and rows:
+                try:
+                    acquired = _next_lease(thread_id, attempt.wants, rows[0])
+                except ThreadBusyError as error:
+                    attempt.error = error
             thread = None if is_new else thread_row_of(tuple(columns))
             known = {} if columns[-1] is None else read_metadata(columns[-1], where_of(thread_id))
         except CheckpointError as error:
@@ -454,6 +491,7 @@ class RunTransactions:
             open=tuple(sorted([run for is_open, _, run in runs if is_open and run.thread_id == thread_id], key=_order)),
             named=named[0] if named else None,
             now=now if time is None else time,
+            lease=acquired,
         )
         return _Locked(found, known, is_new, xid)
 
@@ -486,6 +524,21 @@ class RunTransactions:
         ):
             if rows:
                 await self._run(connection, statement, *_columns(rows))
+
+    async def _acquire(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> None:
+        rows = [
+            (
+                escape(each.thread_id),
+                each.acquired.epoch,
+                escape(each.wants.owner.run_id),
+                owner_text(each.wants.owner),
+                each.wants.expires_at,
+            )
+            for each in attempts
+            if each.acquired is not None and each.wants is not None
+        ]
+        if rows:
+            await self._run(connection, _ACQUIRE, *_columns(rows))
 
     async def _release(self, connection: Connection, todo: Sequence[_Decided]) -> None:
         leases = [(each, each.attempt.lease) for each in todo if each.attempt.lease is not None]
@@ -520,13 +573,23 @@ def _pipeline(connection: Connection) -> AbstractAsyncContextManager[object]:
 
 def _check_lease(lease: Lease, rows: list[Raw]) -> None:
     """Raise an error unless the saver's row of a thread, which is locked, shows that the lease is held."""
-    for epoch, run_id, owner, until in rows:
+    for epoch, run_id, owner, until, _ in rows:
         if epoch == lease.epoch and run_id == escape(lease.owner.run_id):
             return
         if owner is not None:
             holder = owner_of(owner, lease.thread_id)
             raise ThreadBusyError(lease.thread_id, holder=str(holder), expires_at=until or 0.0, lost=True)
     raise ThreadBusyError(lease.thread_id, lost=True)
+
+
+def _next_lease(thread_id: str, wants: WantedLease, row: Raw) -> Lease:
+    """Return the lease to acquire, given the saver's row of a thread; raise ThreadBusyError if another is live."""
+    epoch, _, holder, until, newest = row
+    if holder is not None:
+        owner = owner_of(holder, thread_id)
+        if owner != wants.owner and is_live(owner, until or 0.0, now=wants.now):
+            raise ThreadBusyError(thread_id, holder=str(owner), expires_at=until or 0.0)
+    return Lease(thread_id=thread_id, epoch=epoch + 1, owner=wants.owner, newest=to_checkpoint_id_or_none(newest))
 
 
 def _is_named(attempt: RunAttempt[Any], run: RunRow, key: str | None) -> bool:

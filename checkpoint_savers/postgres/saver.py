@@ -254,7 +254,8 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         wanted = LeaseRequest(thread_id, owner, now, expires_at)
         try:
-            lease = self._held_leases[thread_id, owner.run_id] = await self._require_open().acquire(wanted)
+            lease = await self._require_open().acquire(wanted)
+            self._hold(lease)
             return lease
         except BaseException:
             # Cancelled, but the transaction may have been committed. The caller gets no lease to release, and the
@@ -278,6 +279,9 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
     async def release(self, lease: Lease) -> None:
         await self._write(lease, None)
         self._forget(lease)
+
+    def _hold(self, lease: Lease) -> None:
+        self._held_leases[lease.thread_id, lease.owner.run_id] = lease
 
     def _forget(self, lease: Lease) -> None:
         self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
@@ -371,6 +375,7 @@ def _runs_of(saver: PostgresSaver) -> PostgresRuns:
         saver._run,
         RunSearches(name),
         clock=lambda: None if saver.clock is saver._server_clock else saver.clock(),
+        acquired=saver._hold,
         released=saver._forget,
         opened=saver._require_open,
         # No thread's id begins with NUL, in practice.

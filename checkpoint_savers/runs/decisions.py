@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import IdempotencyConflictError, RunNotFoundError, RunOverError, StorageError, ThreadBusyError
+from ..records import Lease, Owner
 from .rows import CancelAction, RunError, RunRequest, RunRow, RunStatus, RunThreadRow, ThreadStatus, assistant_of
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ class Found(NamedTuple):
         named: the run with the id or the idempotency key that was asked for; None if there is none. It may be of
             another thread.
         now: the store's time, in unix seconds.
+        lease: the lease that the transaction acquires; None if it acquires none, or if the thread does not exist.
     """
 
     thread_id: str
@@ -44,6 +46,33 @@ class Found(NamedTuple):
     open: tuple[RunRow, ...]
     named: RunRow | None
     now: float
+    lease: Lease | None = None
+
+
+class WantedLease(NamedTuple):
+    """A lease that a transaction acquires. As the arguments of `SaverPort.acquire`.
+
+    Attributes:
+        owner: the run or worker that acquires it.
+        now: the current time, in unix seconds.
+        expires_at: when it expires, in unix seconds.
+    """
+
+    owner: Owner
+    now: float
+    expires_at: float
+
+
+class TakenRun(NamedTuple):
+    """A run that a worker has taken.
+
+    Attributes:
+        lease: the thread's lease.
+        run: the run, as `take` returns it.
+    """
+
+    lease: Lease
+    run: RunRow
 
 
 class Changes(NamedTuple, Generic[T]):
@@ -185,6 +214,25 @@ def take(found: Found, activation_no: int, *, epoch: int, worker: str) -> Change
     )
     active = replace(thread, activation="active", activation_at=found.now, epoch=epoch)
     return _settled(found, active, [taken], taken)
+
+
+def acquire_and_take(found: Found, activation_no: int, *, worker: str) -> Changes[TakenRun | None]:
+    """Do as `take`, under the lease that the transaction acquires.
+
+    Args:
+        found: the thread's rows, with the lease.
+        activation_no: the number that the wake-up carries.
+        worker: the worker.
+
+    Returns:
+        The run and the lease; None if the wake-up is stale or nothing is due. The lease is not acquired then.
+    """
+    lease = found.lease
+    if lease is None:
+        return Changes(None)
+    changes = take(found, activation_no, epoch=lease.epoch, worker=worker)
+    run = changes.result
+    return Changes(None if run is None else TakenRun(lease, run), changes.thread, changes.runs)
 
 
 def refusal(run: RunRow, now: float) -> tuple[RunStatus, RunError] | None:

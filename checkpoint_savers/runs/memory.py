@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..errors import StorageError
 from ..records import Commit, Lease, Owner
-from .decisions import Found
+from .decisions import Found, WantedLease
 from .port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work, topics_of
 from .queries import RowPosition, RunQuery, ThreadQuery, run_position
 from .rows import RunRow, RunThreadRow
@@ -24,6 +24,11 @@ class Threads(Protocol):
     @property
     def check(self) -> Callable[[Lease], object]:
         """Raises ThreadBusyError if a lease is no longer held."""
+        ...
+
+    @property
+    def acquire(self) -> Callable[[str, Owner, float, float], Lease]:
+        """Acquires a lease."""
         ...
 
     @property
@@ -73,11 +78,13 @@ class InMemoryRuns(RunStore):
         idempotency_key: str | None = None,
         lease: Lease | None = None,
         commit: Commit | None = None,
+        wants: WantedLease | None = None,
     ) -> T:
         check_commit(lease, commit)
         with self._lock:
             if lease is not None:
                 self._saver.check(lease)
+            acquired = None if wants is None else self._saver.acquire(thread_id, wants.owner, *wants[1:])
             named = run_id if idempotency_key is None else self._by_key.get(idempotency_key)
             found = Found(
                 thread_id=thread_id,
@@ -85,7 +92,9 @@ class InMemoryRuns(RunStore):
                 open=tuple(sorted(self._open.get(thread_id, {}).values(), key=lambda run: run.order)),
                 named=None if named is None else self._runs.get(named),
                 now=self._clock(),
+                lease=acquired,
             )
+            lease = lease or acquired
             changes = decide(found)
             # First what may be refused: there is no rollback here.
             seen = {run.run_id for run in (*found.open, found.named) if run is not None}

@@ -12,7 +12,7 @@ from ..errors import RunNotFoundError
 from ..records import Commit, Lease, Owner
 from . import decisions
 from .changes import TOPICS, ChangeSignal, ThreadSignals, Topic
-from .decisions import Changes, Found, RunOutcome
+from .decisions import Changes, Found, RunOutcome, TakenRun, WantedLease
 from .queries import RUN_ORDER, Page, RowPosition, RunQuery, ThreadQuery, page_of, read_cursor, run_position
 from .rows import CancelAction, RunRequest, RunRow, RunThreadRow
 
@@ -69,6 +69,7 @@ class RunStore(ABC):
         idempotency_key: str | None = None,
         lease: Lease | None = None,
         commit: Commit | None = None,
+        wants: WantedLease | None = None,
     ) -> T:
         """Change the runs of a thread in one transaction.
 
@@ -90,13 +91,15 @@ class RunStore(ABC):
                 afterwards: the work under it is done.
             commit: a superstep to store in the same transaction, as the saver's `commit` does. It needs `lease`, and
                 may release it.
+            wants: a lease to acquire, in place of `lease`. The decision finds it. It is acquired if the thread is
+                active under it afterwards, and else not.
 
         Returns:
             The result of the decision.
 
         Raises:
-            ThreadBusyError: with `lost=True`: the lease is no longer held, or the commit's head is not the expected
-                one. Nothing was written.
+            ThreadBusyError: another lease is live; or, with `lost=True`: the lease is no longer held, or the commit's
+                head is not the expected one. Nothing was written.
             StorageError: the database failed, or a row of the commit or a new run's id is stored already. Nothing was
                 written.
             ValueError: a commit without a lease.
@@ -304,6 +307,26 @@ class RunStore(ABC):
         decide = partial(decisions.take, activation_no=activation_no, epoch=lease.epoch, worker=worker)
         return await self.transact(lease.thread_id, decide, lease=lease)
 
+    async def acquire_and_take(
+        self, thread_id: str, activation_no: int, wants: WantedLease, *, worker: str
+    ) -> TakenRun | None:
+        """Acquire the lease of a queued thread and begin to work on it, in one transaction.
+
+        Args:
+            thread_id: the thread.
+            activation_no: the number that the wake-up carries.
+            wants: the lease.
+            worker: the worker's id.
+
+        Returns:
+            The run to execute, and the lease. None if there is nothing to do: no lease was acquired.
+
+        Raises:
+            ThreadBusyError: another lease is live.
+        """
+        decide = partial(decisions.acquire_and_take, activation_no=activation_no, worker=worker)
+        return await self.transact(thread_id, decide, wants=wants)
+
     async def begin(self, lease: Lease, run_id: str, commit: Commit | None = None, *, first_event: str = "") -> None:
         """Note that a run's input is stored, and that it makes progress. See `decisions.begin`.
 
@@ -380,7 +403,8 @@ def topics_of(changes: Changes[Any]) -> tuple[Topic, ...]:
     topics: list[Topic] = []
     if changes.thread is not None and changes.thread.activation == "queued":
         topics.append("queue")
-    if any(run.is_open and run.cancel is not None for run in changes.runs):
+    # Also when it has ended, so that the caller who has asked for that hears of it as soon as the worker did.
+    if any(run.cancel is not None for run in changes.runs):
         topics.append("cancel")
     # A run without these has only been taken. Tasks that wait for any change are woken also then.
     if any(run.begun or not run.is_open for run in changes.runs) or not topics:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar, TypeVarTuple
 
 from ..records import Commit, Lease
+from ..runs.decisions import WantedLease
 from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
@@ -24,6 +25,7 @@ class SqliteRuns(RunStore):
 
     Args:
         connection: returns the open connection; raises `SaverClosedError` if the saver is not open.
+        acquired: called with a lease that a transaction has acquired.
         released: called with a lease that a transaction has released.
         clock: returns the time in unix seconds.
         refuse_newer: raises if a later version has upgraded the file since it was opened.
@@ -36,12 +38,14 @@ class SqliteRuns(RunStore):
         self,
         connection: Callable[[], Worker],
         *,
+        acquired: Callable[[Lease], object],
         released: Callable[[Lease], object],
         clock: Callable[[], float],
         refuse_newer: Callable[[sqlite3.Cursor], None],
     ) -> None:
         super().__init__()
         self._connection = connection
+        self._acquired = acquired
         self._released = released
         self._clock = clock
         self._refuse_newer = refuse_newer
@@ -57,6 +61,7 @@ class SqliteRuns(RunStore):
         idempotency_key: str | None = None,
         lease: Lease | None = None,
         commit: Commit | None = None,
+        wants: WantedLease | None = None,
     ) -> T:
         check_commit(lease, commit)
         columns = None if lease is None or commit is None else writing.bind_commit(lease, commit)
@@ -67,6 +72,7 @@ class SqliteRuns(RunStore):
             idempotency_key=idempotency_key,
             lease=lease,
             commit=columns,
+            wants=wants,
             clock=self._clock,
             refuse_newer=self._refuse_newer,
         )
@@ -81,6 +87,8 @@ class SqliteRuns(RunStore):
                     self.notify(thread_id, job.value.topics)
                 if lease is not None and job.value.released:
                     self._released(lease)
+                if job.value.acquired is not None:
+                    self._acquired(job.value.acquired)
 
     async def get_run(self, run_id: str) -> RunRow | None:
         return await self._read(runs.get_run, run_id)

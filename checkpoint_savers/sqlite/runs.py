@@ -16,7 +16,7 @@ from ..listing import SLICE
 from ..metadata import read_metadata, with_defaults
 from ..records import Lease
 from ..runs.changes import Topic
-from ..runs.decisions import Changes, Found
+from ..runs.decisions import Changes, Found, WantedLease
 from ..runs.port import ActiveThread, Decide, ends_work, topics_of
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery, contains
 from ..runs.rows import RunRow, RunThreadRow
@@ -76,6 +76,7 @@ class Transaction(NamedTuple, Generic[T]):
     Attributes:
         thread_id, decide, run_id, idempotency_key, lease: as for `RunStore.transact`.
         commit: a superstep to store.
+        wants: a lease to acquire.
         clock: returns the time in unix seconds.
         refuse_newer: raises if a later version has upgraded the file since it was opened.
     """
@@ -86,6 +87,7 @@ class Transaction(NamedTuple, Generic[T]):
     idempotency_key: str | None
     lease: Lease | None
     commit: writing.CommitColumns | None
+    wants: WantedLease | None
     clock: Callable[[], float]
     refuse_newer: Callable[[sqlite3.Cursor], None]
 
@@ -97,11 +99,13 @@ class Transacted(NamedTuple, Generic[T]):
         result: the decision's.
         topics: what has changed.
         released: True if the lease was released.
+        acquired: the lease that was acquired; None for none.
     """
 
     result: T
     topics: tuple[Topic, ...]
     released: bool
+    acquired: Lease | None
 
 
 def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
@@ -115,17 +119,20 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
         The decision's result.
 
     Raises:
-        ThreadBusyError: with `lost=True`: the lease is no longer held, or the head is not the expected one.
+        ThreadBusyError: another lease is live; or, with `lost=True`: the lease is no longer held, or the head is not
+            the expected one.
         CorruptCheckpointError: a row is damaged.
         UnsupportedFormatError: raised by `refuse_newer`.
     """
     # Under the write lock, and also with a lease, which may be older than the upgrade of the file.
     asked.refuse_newer(db)
-    lease = asked.lease
+    lease, acquired = asked.lease, None
     if lease is not None:
         writing.check_lease(db, lease)
+    elif asked.wants is not None:
+        lease = acquired = writing.acquire(db, asked.thread_id, *asked.wants, asked.refuse_newer)
     known = db.execute(_KEY, (asked.thread_id,)).fetchone()
-    found = _found(db, asked, None if known is None else known[0])
+    found = _found(db, asked, None if known is None else known[0], acquired)
     changes = asked.decide(found)
     if changes.thread is not None or changes.runs or changes.metadata:
         _write(db, found, changes, known)
@@ -137,10 +144,10 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
     if lease is not None and ends_work(found, changes, lease):
         writing.release(db, lease)
         released = True
-    return Transacted(changes.result, topics_of(changes), released)
+    return Transacted(changes.result, topics_of(changes), released, None if released else acquired)
 
 
-def _found(db: sqlite3.Cursor, asked: Transaction[Any], thread: int | None) -> Found:
+def _found(db: sqlite3.Cursor, asked: Transaction[Any], thread: int | None, lease: Lease | None) -> Found:
     row = None if thread is None else db.execute(_ROW, (thread,)).fetchone()
     runs = [] if thread is None else [read_run(raw) for raw in db.execute(_OPEN, (thread,)).fetchall()]
     named = None
@@ -154,6 +161,7 @@ def _found(db: sqlite3.Cursor, asked: Transaction[Any], thread: int | None) -> F
         open=tuple(sorted(runs, key=lambda run: run.order)),
         named=None if named is None else read_run(named),
         now=asked.clock(),
+        lease=lease,
     )
 
 

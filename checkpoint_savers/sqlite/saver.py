@@ -153,7 +153,8 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         job = self._write_job(writing.acquire, (thread_id, owner, now, expires_at, self._refuse_newer))
         self._acquiring.add(job)
         try:
-            lease = self._held_leases[thread_id, owner.run_id] = await self._connection.run(job)
+            lease = await self._connection.run(job)
+            self._acquired(lease)
             return lease
         except BaseException:
             # Cancelled, but the transaction may have been committed. The caller gets no lease to release, and the
@@ -352,6 +353,9 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         if self._runs is not None:
             self._runs.notify(thread_id)
 
+    def _acquired(self, lease: Lease) -> None:
+        self._held_leases[lease.thread_id, lease.owner.run_id] = lease
+
     def _released(self, lease: Lease) -> None:
         self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
 
@@ -389,6 +393,7 @@ def _runs_of(saver: SqliteSaver) -> RunStore:
 
     return SqliteRuns(
         lambda: saver._connection,
+        acquired=saver._acquired,
         released=saver._released,
         clock=lambda: saver.clock(),
         refuse_newer=saver._refuse_newer,

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import StorageError, ThreadBusyError
-from checkpoint_savers.lease import acquire, release
+from checkpoint_savers.lease import release, run_to_completion
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import Lease
 from checkpoint_savers.runs import decisions
-from checkpoint_savers.runs.decisions import RunOutcome
+from checkpoint_savers.runs.decisions import RunOutcome, TakenRun, WantedLease
 from checkpoint_savers.runs.port import RunStore
 from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow, assistant_of
 from checkpoint_savers.upkeep.pruning import without_runs
@@ -149,24 +149,23 @@ class Activation:
         Failures of the run are stored with it. Failures of storage are logged: the lease lapses, and another worker
         takes the run.
         """
-        tools = self._tools
         self.was_refused = True  # unless the lease is acquired: the thread is looked at again later
         if (route := await self._other_route()) is not None:
             await self._reroute(route)
             return
         try:
-            lease = await self._acquire()
+            taken = await self._take()
         except ThreadBusyError:
             return  # another worker was faster, or a caller runs the thread
+        self.was_refused = False
+        if taken is None:
+            return
+        lease, row = taken
+        self.run_id = row.run_id
         try:
-            if (route := await self._other_route()) is not None:  # the thread was moved meanwhile
-                await self._release(lease)
-                await self._reroute(route)
-                return
-            self.was_refused = False
-            row = await tools.runs.take(lease, self._thread.activation_no, worker=tools.worker_id)
-            if row is not None:
-                self.run_id = row.run_id
+            if await self._other_route() is not None:  # the thread was moved meanwhile
+                await self._give_back(lease, row)
+            else:
                 await self._execute(lease, row)
         except ThreadBusyError as error:
             if not error.lost:
@@ -192,10 +191,26 @@ class Activation:
         await self._tools.runs.requeue(self._thread, route=route)
         self.was_refused = False
 
-    async def _acquire(self) -> Lease:
-        saver, now = self._tools.saver, self._tools.saver.clock()
-        owner = this_process(self._tools.environment.new_id())
-        return await acquire(saver, self._thread.thread_id, owner, now=now, expires_at=now + saver.lease_seconds)
+    async def _take(self) -> TakenRun | None:
+        """Acquire the lease and take a run, in one transaction. If this is cancelled meanwhile, release the lease."""
+        tools, thread, taken = self._tools, self._thread, None
+        now = tools.saver.clock()
+        owner = this_process(tools.environment.new_id())
+        wants = WantedLease(owner, now, now + tools.saver.lease_seconds)
+
+        async def take() -> None:
+            nonlocal taken
+            taken = await tools.runs.acquire_and_take(
+                thread.thread_id, thread.activation_no, wants, worker=tools.worker_id
+            )
+
+        try:
+            await run_to_completion(take)
+        except BaseException:
+            if taken is not None:
+                await self._release(taken.lease)
+            raise
+        return taken
 
     async def _release(self, lease: Lease) -> None:
         with contextlib.suppress(StorageError):  # the lease lapses
@@ -269,16 +284,16 @@ class Activation:
 
     async def _end(self, lease: Lease, row: RunRow, status: RunStatus, error: RunError | None) -> None:
         """Store how a run ended, and release the lease."""
-        tools, ended = self._tools, False
-        while not ended:  # twice if a rollback is asked for between the look and the end
-            current = row if status != "cancelled" else await tools.runs.get_run(row.run_id)
-            rolls_back = status == "cancelled" and current is not None and current.cancel == "rollback"
-            if rolls_back:
-                change = await without_runs(tools.saver, row.thread_id, (row.run_id,))
-                if change is not None:
-                    await tools.saver.rewrite(lease, change)
-            outcome = await self._outcome(lease, row, status, error)
-            ended = await tools.runs.end(lease, row.run_id, replace(outcome, rolled_back=rolls_back))
+        tools = self._tools
+        outcome = await self._outcome(lease, row, status, error)
+        if await tools.runs.end(lease, row.run_id, outcome):
+            return
+        # A rollback was asked for, as the transaction has found. That request remains.
+        change = await without_runs(tools.saver, row.thread_id, (row.run_id,))
+        if change is not None:
+            await tools.saver.rewrite(lease, change)
+        outcome = await self._outcome(lease, row, status, error)
+        await tools.runs.end(lease, row.run_id, replace(outcome, rolled_back=True))
 
     async def _give_back(self, lease: Lease, row: RunRow) -> None:
         """Return the run to the queue."""

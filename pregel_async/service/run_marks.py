@@ -30,6 +30,10 @@ from .call import StoredCall
 from .outcomes import outcome_of
 from .routes import route_of
 
+MAX_ROWS = 32
+"""Number of the root graph's rows and transactions that are kept for the end of the run, at most. Of a longer thread or
+run, the rows are read again at the end: work per superstep must not grow with the thread."""
+
 
 class RunMarks:
     """The rows of a run, for the transactions of one attempt at it. `held_saver` calls it for those of the root graph.
@@ -62,7 +66,8 @@ class RunMarks:
         self._run_id = run.run_id
         self._name = run.request.assistant
         self._graph = graph
-        self._tip = _Tip({}, {}, None)
+        self._tip: _Tip | None = _Tip({}, {}, None)  # None: to be read when it is needed
+        self._since: list[Commit] = []  # stored after `_tip`
         self._has_begun = False  # this attempt's first transaction is stored
         self._has_committed = False
         # Answers are recorded as questions are, with those that are still open: in the first transaction, if any.
@@ -76,11 +81,12 @@ class RunMarks:
         Args:
             chain: the rows.
         """
-        if not self._has_begun:
+        if not self._has_begun and self._tip is not None:
             # The rows of earlier reads, too: of two reads, the last may have been of another branch.
             rows = {**self._tip.rows, **{row.checkpoint_id: row for row in chain.rows}}
             records = {record.task_id: record for record in chain.records}
             self._tip = _Tip(rows, records, chain.rows[-1].checkpoint_id)
+            self._limit()
 
     def note_stored(self, commit: Commit, *, is_commit: bool = True) -> None:
         """Note a transaction of the root graph.
@@ -89,7 +95,9 @@ class RunMarks:
             commit: the transaction.
             is_commit: False for records that were stored without a commit.
         """
-        self._tip = self._tip.after(commit)
+        if self._tip is not None:
+            self._since.append(commit)
+            self._limit()
         self._has_begun = True
         self._has_committed = self._has_committed or is_commit
 
@@ -122,14 +130,14 @@ class RunMarks:
     async def _outcome(self, commit: Commit, *, is_commit: bool) -> RunOutcome | None:
         """Return how the run ends with a transaction; None if it does not, or if its end is to be stored by itself."""
         finishes = commit.releases
-        tip = self._tip.after(commit)
-        if not (self._may_finish if finishes else self._pauses(commit, tip, is_commit=is_commit)):
+        if not (self._may_finish if finishes else self._may_pause_after(commit, is_commit=is_commit)):
             return None
-        chain = tip.chain()
-        if chain is None:
-            return None
-        graph = stored_through(self._graph, cast("BaseCheckpointSaver", _TipReader(self._saver, chain)))
         try:
+            tip = (await self._current_tip(commit)).after(commit)
+            chain = tip.chain()
+            if chain is None or not (finishes or _asks(commit, tip)):
+                return None
+            graph = stored_through(self._graph, cast("BaseCheckpointSaver", _TipReader(self._saver, chain)))
             state = await graph.aget_state({"configurable": {"thread_id": self._lease.thread_id}})
             asking = [task for task in state.tasks if task.interrupts]
             # Not all tasks ask if the run was drained before it had started all: such a run is given back.
@@ -142,23 +150,49 @@ class RunMarks:
         except Exception:  # the state cannot be read: the transaction that stores the end by itself reports that
             return None
 
-    def _pauses(self, commit: Commit, tip: _Tip, *, is_commit: bool) -> bool:
+    def _limit(self) -> None:
+        """Keep no rows if they have become many."""
+        if self._tip is not None and len(self._tip.rows) + len(self._since) > MAX_ROWS:
+            self._tip = None
+            self._since.clear()
+
+    async def _current_tip(self, commit: Commit) -> _Tip:
+        """Return the checkpoint after which a transaction is to be stored."""
+        if self._tip is None:
+            # Before the first transaction, that may be an older one than the newest.
+            at = None if self._has_begun else _parent_of(commit)
+            chain = await self._saver.read(self._lease.thread_id, "", at)
+            return _Tip({}, {}, None) if chain is None else _Tip.of(chain)
+        for commit in self._since:
+            self._tip = self._tip.after(commit)
+        self._since.clear()
+        return self._tip
+
+    def _may_pause_after(self, commit: Commit, *, is_commit: bool) -> bool:
         """Return True if a transaction may be the one with the questions for which the run pauses."""
         if not self._may_pause or (self._answers_first and not self._has_begun):
             return False
         # Without a commit, the thread's metadata are still to be stored under the lease.
         if not (is_commit or self._has_committed):
             return False
-        kinds = {each.kind for each in commit.records if not each.ns and each.checkpoint_id == tip.head}
-        return "interrupt" in kinds and "error" not in kinds
+        return any(each.kind == "interrupt" and not each.ns for each in commit.records)
 
     def _before(self, commit: Commit) -> str:
         """Return the cursor before the run's first event, given its first transaction."""
-        if commit.rows:
-            at = commit.rows[0].parent_id
-        else:
-            at = commit.records[0].checkpoint_id if commit.head is None else commit.head[1]
-        return str(Cursor(at or "", self._lease.epoch, 0))
+        return str(Cursor(_parent_of(commit) or "", self._lease.epoch, 0))
+
+
+def _parent_of(commit: Commit) -> CheckpointId | None:
+    """Return the checkpoint from which a transaction of the root graph continues; None for none."""
+    if commit.rows:
+        return commit.rows[0].parent_id
+    return commit.records[0].checkpoint_id if commit.head is None else commit.head[1]
+
+
+def _asks(commit: Commit, tip: _Tip) -> bool:
+    """Return True if a transaction has questions of the newest checkpoint, which it has led to, and no failure."""
+    kinds = {each.kind for each in commit.records if not each.ns and each.checkpoint_id == tip.head}
+    return "interrupt" in kinds and "error" not in kinds
 
 
 def unreleasing(commit: Commit) -> Commit:
@@ -182,6 +216,12 @@ class _Tip(NamedTuple):
     rows: Mapping[CheckpointId, CheckpointRow]
     records: Mapping[TaskId, TaskRecord]
     head: CheckpointId | None
+
+    @classmethod
+    def of(cls, chain: Chain) -> _Tip:
+        """Return the tip that a saver has read."""
+        rows = {row.checkpoint_id: row for row in chain.rows}
+        return cls(rows, {record.task_id: record for record in chain.records}, chain.rows[-1].checkpoint_id)
 
     def after(self, commit: Commit) -> _Tip:
         """Return the tip after a transaction."""

@@ -22,7 +22,7 @@ LOOK_EVERY = 1.0
 RETRY_AFTER = 0.25
 """Seconds after which a worker tries a queued thread again whose lease another owner has."""
 
-CANCEL_PAUSE = 0.02
+CANCEL_PAUSE = 0.005
 """Seconds between two looks for requests of other processes to cancel a run."""
 
 QUARANTINE = 2

@@ -12,7 +12,9 @@ from checkpoint_savers.conformance.caches.conformance import Clock
 from checkpoint_savers.conformance.runs.conformance import OpenSaverAt, RunStoreConformance
 from checkpoint_savers.conformance.runs.lifecycle import Lifecycle
 from checkpoint_savers.conformance.runs.search import RunSearch
+from checkpoint_savers.conformance.runs.suite import request
 from checkpoint_savers.conformance.runs.supersteps import Supersteps
+from checkpoint_savers.runs.decisions import Changes, Found
 from tests.helpers.postgres_tools import Pooler, conninfo, empty, made_schema, pooler
 
 
@@ -37,6 +39,22 @@ class TestPostgresRuns(RunStoreConformance):
     def open_saver(self, schema: str) -> OpenSaverAt:
         empty(schema)
         return partial(opened, conninfo(), schema)
+
+
+@pytest.mark.anyio
+async def test_payloads_that_are_not_read(schema: str) -> None:
+    """Payloads may be large: a transaction that takes no run does not read those of the thread's open runs."""
+    empty(schema)
+    async with opened(conninfo(), schema, Clock()) as saver:
+        await saver.runs.start("t", request("a"))
+        await saver.runs.start("t", request("b"))
+
+        def payloads(found: Found) -> Changes[list[bytes]]:
+            return Changes([run.request.payload for run in found.open])
+
+        assert await saver.runs.transact("t", payloads) == [b"", b""]
+        cancelled = await saver.runs.cancel("b")
+        assert cancelled == await saver.runs.get_run("b") and cancelled.request.payload == b"payload"
 
 
 class TestBehindAPooler(Lifecycle, Supersteps, RunSearch):

@@ -68,7 +68,7 @@ def many_rows(db: sqlite3.Cursor) -> None:
             return Changes(None, thread, (run,), {"n": int(run.run_id[1:]) % 7})
 
         statements.transact(
-            db, statements.Transaction(name, write, None, None, None, None, lambda: NOW, lambda db: None)
+            db, statements.Transaction(name, write, None, None, None, None, None, lambda: NOW, lambda db: None)
         )
 
 
@@ -124,7 +124,7 @@ async def test_no_listing_scans_a_table(tmp_path: Path) -> None:
                 statements.transact(
                     db,
                     statements.Transaction(
-                        "t7", lambda found: Changes(None), run_id, key, None, None, lambda: NOW, lambda db: None
+                        "t7", lambda found: Changes(None), run_id, key, None, None, None, lambda: NOW, lambda db: None
                     ),
                 )
         found = {text for text in executed if text.startswith("SELECT")}

@@ -13,7 +13,7 @@ from checkpoint_savers.runs.port import RunStore
 Stop: TypeAlias = Callable[[str], Awaitable[object]]
 """Called before each write of a worker with its name: "take", "begin", "commit", "rewrite", "end" or "give_back"."""
 
-WRITES = ("take", "begin", "end", "give_back")
+WRITES = {"acquire_and_take": "take", "begin": "begin", "end": "end", "give_back": "give_back"}
 
 
 class Clock:
@@ -67,7 +67,7 @@ class _StoppingRuns:
             return method
 
         async def stopped(*args: Any, **kwargs: Any) -> Any:
-            await self._stop(name)
+            await self._stop(WRITES[name])
             return await method(*args, **kwargs)
 
         return stopped

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -10,6 +13,7 @@ import psycopg
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, PostgresSaver
+from checkpoint_savers.postgres import listening
 from checkpoint_savers.postgres.listening import ANNOUNCE_EVERY
 from checkpoint_savers.postgres.run_store import PostgresRuns
 from checkpoint_savers.postgres.writing import CHANNEL
@@ -40,6 +44,32 @@ async def test_a_burst_of_commits() -> None:
                 took = time.monotonic() - begun
                 received = [each.payload for each in listener.notifies(timeout=0.1)]
     assert 1 <= received.count(payload) <= took / ANNOUNCE_EVERY + 2
+
+
+async def test_messages_that_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a transaction announces is one message, and a cancellation is announced whatever was sent before."""
+    ended = threading.Event()
+
+    async def pause(seconds: float) -> None:
+        while not ended.is_set():
+            await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(listening, "asyncio", SimpleNamespace(sleep=pause))
+    with made_schema() as schema:
+        async with PostgresSaver(conninfo(), schema=schema, setup=False) as saver:
+            runs: Any = saver.runs
+            try:
+                with psycopg.connect(conninfo(), autocommit=True) as listener:
+                    listener.execute(f"LISTEN {CHANNEL}".encode())
+                    runs.notify("t", ("run",))
+                    first = {each.payload for each in listener.notifies(timeout=10, stop_after=2)}
+                    runs.announce("t")  # waits
+                    runs.notify("u", ("cancel",))
+                    second = {each.payload for each in listener.notifies(timeout=10, stop_after=3)}
+            finally:
+                ended.set()  # else closing the saver waits for the pause
+    assert first == {runs._payload_of("t"), runs._payloads["run"]}
+    assert second == {runs._payload_of("t"), runs._payload_of("u"), runs._payloads["cancel"]}
 
 
 async def never(self: PostgresRuns) -> bool:

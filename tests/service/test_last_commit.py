@@ -11,7 +11,7 @@ from checkpoint_savers import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 from pregel_async import START, Command, StateGraph
 from pregel_async.runtime import interrupt
-from pregel_async.service import Run, RunOverError, RunService
+from pregel_async.service import Run, RunOverError, RunService, run_marks
 from pregel_async.types import Durability
 
 from .graphs import Gate, Log, asking, failing, steps
@@ -39,8 +39,10 @@ class Watched:
         return None if chain is None else (chain.head, chain.records)
 
 
-@pytest.fixture
-def watched(saver: BaseCheckpointSaver) -> Watched:
+@pytest.fixture(params=[run_marks.MAX_ROWS, 0], ids=["kept rows", "read rows"])
+def watched(saver: BaseCheckpointSaver, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Watches runs whose rows are kept for their end, and runs whose rows are read again, as those of long threads."""
+    monkeypatch.setattr(run_marks, "MAX_ROWS", request.param)
     return Watched(saver)
 
 

@@ -135,11 +135,11 @@ class StoppedRuns:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._runs, name)
-        if name not in ("take", "begin", "end"):
+        if name not in ("acquire_and_take", "begin", "end"):
             return method
 
         async def stopped(*args: Any, **kwargs: Any) -> Any:
-            await self._stop(name)
+            await self._stop("take" if name == "acquire_and_take" else name)
             return await method(*args, **kwargs)
 
         return stopped

@@ -12,7 +12,7 @@ import anyio.to_thread
 from ...abc import BaseCheckpointSaver
 from ...memory import InMemorySaver
 from ...records import Lease
-from ...runs.decisions import RunOutcome
+from ...runs.decisions import RunOutcome, WantedLease
 from ...runs.port import RunStore
 from ...runs.queries import RunQuery, ThreadQuery
 from ..caches.conformance import Clock
@@ -36,8 +36,7 @@ def script() -> list[Step]:
                 lease, "b", SUCCESS, commit(row(2, 1, base=1), head=1, records=[record(2, "x")])
             )
         ),
-        Step(_acquire),
-        _under(lambda runs, lease: runs.take(lease, 3, worker="w")),
+        Step(_acquire_and_take),
         _step(lambda runs: runs.cancel("a", action="rollback")),
         _step(lambda runs: runs.start("t", request("d", multitask="interrupt"))),
         _under(
@@ -73,6 +72,12 @@ def _under(act: Callable[[RunStore, Lease], Awaitable[object]]) -> Step:
 
 async def _acquire(saver: BaseCheckpointSaver, leases: Leases) -> None:
     leases["t"] = await saver.acquire("t", here("worker"), now=NOW, expires_at=LATER)
+
+
+async def _acquire_and_take(saver: BaseCheckpointSaver, leases: Leases) -> None:
+    taken = await _runs(saver).acquire_and_take("t", 3, WantedLease(here("worker"), NOW, LATER), worker="w")
+    assert taken is not None
+    leases["t"] = taken.lease
 
 
 NAMES: Final = ("a", "b", "c", "d", "e")

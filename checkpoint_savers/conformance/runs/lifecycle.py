@@ -9,15 +9,48 @@ from msgspec.structs import replace
 
 from ...abc import BaseCheckpointSaver
 from ...errors import RunNotFoundError, RunOverError, StorageError, ThreadBusyError
-from ...runs.decisions import Changes, Found, RunOutcome
+from ...runs.decisions import Changes, Found, RunOutcome, WantedLease
 from ...runs.port import RunStore
 from ...runs.rows import RunRow
 from ..caches.conformance import Clock
-from ..savers.suite import here, in_threads
+from ..savers.suite import commit, here, in_threads, row
 from .suite import SUCCESS, OpenSaverAt, RunSuite, request
 
 
 class Lifecycle(RunSuite):
+    async def test_acquire_and_take(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """P6, P16: the lease is acquired with the run, or neither: not if another lease is live, or if the wake-up is
+        stale."""
+        now = saver.clock()
+        wants = WantedLease(here("worker"), now, now + 30)
+        assert await runs.acquire_and_take("t", 1, wants, worker="w") is None
+        assert await saver.threads() == ()
+        run = await runs.start("t", request("a"))
+        other = await self.acquire(saver, "other")
+        with pytest.raises(ThreadBusyError) as refused:
+            await runs.acquire_and_take("t", 1, wants, worker="w")
+        assert not refused.value.lost and "other" in str(refused.value)
+        await saver.commit(other, commit(row(1), releases=True))
+        for stale in (0, 2):
+            assert await runs.acquire_and_take("t", stale, wants, worker="w") is None
+            assert [header.owner for header in await saver.threads()] == [None]
+        assert await runs.get_run("a") == run and (await self.thread_of(runs)).activation == "queued"
+        taken = await runs.acquire_and_take("t", 1, wants, worker="w")
+        assert taken is not None
+        lease, took = taken
+        (header,) = await saver.threads()
+        assert (header.owner, header.epoch) == (wants.owner, lease.epoch) and lease.epoch > other.epoch
+        assert (lease.thread_id, lease.owner, lease.newest) == ("t", wants.owner, row(1).checkpoint_id)
+        assert took == await runs.get_run("a") and took.status == "running"
+        assert (await self.thread_of(runs)).epoch == lease.epoch
+        with pytest.raises(ThreadBusyError):
+            await saver.commit(other, commit(row(2, 1), head=1))
+        with pytest.raises(ThreadBusyError):
+            await self.acquire(saver, "third")
+        await runs.begin(lease, "a", commit(row(2, 1), head=1))
+        assert await runs.end(lease, "a", SUCCESS)
+        assert [header.owner for header in await saver.threads()] == [None]
+
     async def test_a_run_from_start_to_end(self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock) -> None:
         """P4: a run is stored when `start` returns. A worker takes it under a lease, which its end releases."""
         run = await runs.start("t", request("a", metadata={"n": 1}), metadata={"owner": "ada"})
