@@ -43,6 +43,7 @@ class RunMarks:
 
     Attributes:
         ended: the run's end is stored, and the lease is released.
+        has_begun: this attempt's or an earlier one's first transaction is stored.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class RunMarks:
         call: StoredCall,
     ) -> None:
         self.ended = False
+        self.has_begun = run.begun
         self._saver = saver
         self._runs = runs
         self._lease = lease
@@ -88,7 +90,7 @@ class RunMarks:
             is_commit: False for records that were stored without a commit.
         """
         self._tip = self._tip.after(commit)
-        self._has_begun = True
+        self.has_begun = self._has_begun = True
         self._has_committed = self._has_committed or is_commit
 
     async def store(self, commit: Commit, *, is_commit: bool = True) -> bool:

@@ -1,0 +1,222 @@
+"""Early parts: followers in other processes see parts of a superstep in progress, and without them nothing is paid."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, SqliteSaver
+from pregel_async._runtime.streaming.event_recorder import EventRecorder
+from pregel_async.service import RunService, Worker
+from tests.helpers.each_saver import SAVERS, Open, opener
+from tests.helpers.postgres_tools import made_schema, unsynced
+
+from .graphs import TOKENS, Gate, talking
+
+pytestmark = pytest.mark.anyio
+
+MODES: Any = ["custom", "updates"]
+EARLY, ALL = list(range(TOKENS)), list(range(2 * TOKENS))
+
+
+@pytest.fixture(params=SAVERS)
+def open_saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    with opener(request.param, tmp_path) as open_saver:
+        yield open_saver
+
+
+@pytest.fixture
+async def elsewhere(open_saver: Open) -> AsyncIterator[BaseCheckpointSaver]:
+    async with open_saver() as saver:
+        yield saver
+
+
+@pytest.fixture
+async def saver(open_saver: Open) -> AsyncIterator[BaseCheckpointSaver]:
+    async with open_saver() as saver:
+        yield saver
+
+
+def data_of(parts: list[Any]) -> list[Any]:
+    return [part["data"] for part in parts if part["type"] == "custom"]
+
+
+def reader(service: RunService, run: Any, how: str) -> Any:
+    if how == "run":
+        return service.follow(run.run_id, stream_mode=MODES)
+    return service.follow_thread("t", stream_mode=MODES)
+
+
+@pytest.mark.parametrize(("how", "durability"), [("run", "sync"), ("thread", "async")])
+async def test_while_a_node_waits(
+    how: str, durability: Any, saver: BaseCheckpointSaver, elsewhere: BaseCheckpointSaver
+) -> None:
+    """A follower elsewhere sees parts while their node waits, each once, with the cursors of a reader that comes later."""
+    gate = Gate()
+    async with (
+        RunService({"agent": talking(gate)}, saver),
+        RunService({"agent": talking(Gate())}, elsewhere, work=False) as web,
+    ):
+        run = await web.start("agent", {}, thread_id="t", stream_mode=MODES, durability=durability)
+        seen: list[Any] = []
+        async with reader(web, run, how) as parts:
+            async for part in parts:
+                seen.append(part)
+                if data_of(seen) == EARLY:
+                    assert not gate.opened.is_set()
+                    gate.opened.set()
+        assert data_of(seen) == ALL
+        async with reader(web, run, how) as parts:
+            stored = [part async for part in parts]
+    cursors = [part["cursor"] for part in seen]
+    assert cursors == sorted(set(cursors))
+    keys = ("type", "data", "seq", "cursor")
+    assert [[part[key] for key in keys] for part in seen] == [[part[key] for key in keys] for part in stored]
+    assert "superstep_restarted" not in {part["type"] for part in seen}
+
+
+class Counted:
+    """Counts the transactions of a worker, and its looks at the runs that it executes."""
+
+    def __init__(self, saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert saver.runs is not None
+        self.writes = self.early = 0
+        self.looked = anyio.Event()
+        self.saver = saver
+        self.patch = monkeypatch
+        for of, name in ((saver, "commit"), (saver, "record"), (saver.runs, "transact")):
+            self._count(of, name)
+        get_runs: Any = saver.runs.get_runs
+        flush = EventRecorder.flush_early
+
+        async def looked(run_ids: Any) -> Any:
+            found = await get_runs(run_ids)
+            self.looked.set()
+            return found
+
+        async def flushed(recorder: EventRecorder) -> None:
+            self.early += 1
+            await flush(recorder)
+
+        monkeypatch.setattr(saver.runs, "get_runs", looked)
+        monkeypatch.setattr(EventRecorder, "flush_early", flushed)
+
+    def _count(self, of: Any, name: str) -> None:
+        call = getattr(of, name)
+
+        async def counted(*args: Any, **kwargs: Any) -> Any:
+            self.writes += 1
+            return await call(*args, **kwargs)
+
+        self.patch.setattr(of, name, counted)
+
+
+@pytest.mark.parametrize("modes", [["custom"], ["updates"]])
+async def test_without_a_follower(
+    modes: Any, saver: BaseCheckpointSaver, elsewhere: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No transaction is made for a run without a follower elsewhere that shows such parts, or with one in its process."""
+    counts: dict[str, tuple[int, int]] = {}
+    for who in ("none", "here", "elsewhere"):
+        gate = Gate()
+        with monkeypatch.context() as patch:
+            counted = Counted(saver, patch)
+            async with (
+                RunService({"agent": talking(gate)}, saver) as worker,
+                RunService({"agent": talking(Gate())}, elsewhere, work=False) as web,
+                anyio.create_task_group() as group,
+            ):
+                run = await worker.start("agent", {}, thread_id=who, stream_mode=MODES)
+                shown = anyio.Event()
+
+                async def read(service: RunService, shown: anyio.Event = shown, run_id: str = run.run_id) -> None:
+                    async with service.follow(run_id, stream_mode=modes) as parts:
+                        async for _ in parts:
+                            shown.set()
+
+                if who != "none":
+                    group.start_soon(read, worker if who == "here" else web)
+                await gate.begun.wait()
+                if who == "elsewhere" and modes == ["custom"]:
+                    await shown.wait()
+                for _ in range(3):
+                    counted.looked = anyio.Event()
+                    worker._require_open().look_for_cancellations()
+                    await counted.looked.wait()
+                gate.opened.set()
+                await worker.join(run.run_id)
+            counts[who] = counted.writes, counted.early
+    assert counts["none"] == counts["here"]
+    assert counts["none"][1] == 0
+    if modes == ["custom"]:
+        assert counts["elsewhere"][0] > counts["none"][0]
+    else:
+        assert counts["elsewhere"] == counts["none"]
+
+
+async def test_a_run_that_is_handed_over(saver: BaseCheckpointSaver, elsewhere: BaseCheckpointSaver) -> None:
+    """Parts of an attempt that was cut off are reported as void, and the parts of the next one come early, too."""
+    gates = Gate(), Gate()
+    seen: list[Any] = []
+    async with RunService({"agent": talking(Gate())}, elsewhere, work=False) as web, anyio.create_task_group() as group:
+        run = await web.start("agent", {}, thread_id="t", stream_mode=MODES)
+        shown = anyio.Event(), anyio.Event()
+
+        async def read() -> None:
+            async with web.follow(run.run_id, stream_mode=MODES) as parts:
+                async for part in parts:
+                    seen.append(part)
+                    if data_of(seen) == EARLY:
+                        shown[0].set()
+                    if data_of(seen) == EARLY + EARLY:
+                        shown[1].set()
+
+        group.start_soon(read)
+        async with RunService({"agent": talking(gates[0])}, saver, work=Worker(grace=0)):
+            await shown[0].wait()
+        async with RunService({"agent": talking(gates[1])}, saver) as worker:
+            await shown[1].wait()
+            assert (await web.get_run(run.run_id)).stalls == 1  # early parts are no progress
+            gates[1].opened.set()
+            await worker.join(run.run_id)
+    assert [part["data"] for part in seen if part["type"] == "custom"] == EARLY + ALL
+    (restarted,) = [at for at, part in enumerate(seen) if part["type"] == "superstep_restarted"]
+    assert data_of(seen[:restarted]) == EARLY
+    assert [each["name"] for each in seen[restarted]["data"]["tasks"]] == ["talk"]
+    cursors = [part["cursor"] for part in seen]
+    assert cursors == sorted(set(cursors))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_worker_that_is_killed(kind: str, tmp_path: Path) -> None:
+    """A follower sees the early parts of another process, that they are void once it is killed, and the next ones."""
+    with made_schema() as schema:
+        place = str(tmp_path / "threads.db") if kind == "sqlite" else schema
+        saver: BaseCheckpointSaver = SqliteSaver(place) if kind == "sqlite" else PostgresSaver(unsynced(), schema=place)
+        async with saver, RunService({"agent": talking(Gate())}, saver, work=False) as web:
+            run = await web.start("agent", {}, thread_id="t", stream_mode=MODES)
+            command = [sys.executable, "-m", "tests.service.early_worker", kind, place, unsynced()]
+            seen: list[Any] = []
+            gate = Gate()
+            gate.opened.set()
+            async with await anyio.open_process(command, stdout=None, stderr=None) as child:
+                async with web.follow(run.run_id, stream_mode=MODES) as parts, anyio.create_task_group() as group:
+                    async for part in parts:
+                        seen.append(part)
+                        if data_of(seen) == EARLY and child.returncode is None:
+                            child.kill()
+                            await child.wait()
+
+                            async def work() -> None:
+                                async with RunService({"agent": talking(gate)}, saver) as worker:
+                                    await worker.join(run.run_id)
+
+                            group.start_soon(work)
+    types = [part["type"] for part in seen if part["type"] != "updates"]
+    assert types == ["custom"] * TOKENS + ["superstep_restarted"] + ["custom"] * 2 * TOKENS
+    assert data_of(seen) == EARLY + ALL
