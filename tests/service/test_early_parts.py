@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, SqliteSaver
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
+from checkpoint_savers.errors import StorageError
+from pregel_async import START, StateGraph
 from pregel_async._runtime.streaming.event_recorder import EventRecorder
-from pregel_async.service import RunService, Worker
+from pregel_async.runtime import get_stream_writer, interrupt
+from pregel_async.service import RunService, Worker, following
+from pregel_async.service import opened as opened_service
+from pregel_async.service.early_parts import EarlyParts
 from tests.helpers.each_saver import SAVERS, Open, opener
 from tests.helpers.postgres_tools import made_schema, unsynced
 
-from .graphs import TOKENS, Gate, talking
+from .graphs import TOKENS, Gate, Log, talking
 
 pytestmark = pytest.mark.anyio
 
@@ -220,3 +226,152 @@ async def test_a_worker_that_is_killed(kind: str, tmp_path: Path) -> None:
     types = [part["type"] for part in seen if part["type"] != "updates"]
     assert types == ["custom"] * TOKENS + ["superstep_restarted"] + ["custom"] * 2 * TOKENS
     assert data_of(seen) == EARLY + ALL
+
+
+async def test_the_end_between_two_looks(
+    saver: BaseCheckpointSaver, elsewhere: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A superstep that is stored after the look at the rows and before the look at the branch makes no part void."""
+    gates = Gate(), Gate()
+
+    async def talk(state: Log) -> dict[str, Any]:
+        for at, gate in enumerate(gates):
+            get_stream_writer()(at)
+            await gate.wait()
+        return {"log": ["talk"]}
+
+    graph = StateGraph(Log).add_node("talk", talk).add_edge(START, "talk").add_edge("talk", "last")
+    graph.add_node("last", lambda state: {"log": ["last"]})
+    seen: list[Any] = []
+    async with (
+        RunService({"agent": graph.compile()}, saver) as worker,
+        RunService({"agent": graph.compile()}, elsewhere, work=False) as web,
+    ):
+        run = await web.start("agent", {}, thread_id="t", stream_mode=MODES)
+        heads: Any = elsewhere.heads
+
+        async def late(*args: Any) -> Any:
+            if gates[0].opened.is_set() and not gates[1].opened.is_set():
+                gates[1].opened.set()
+                await worker.join(run.run_id)
+            return await heads(*args)
+
+        monkeypatch.setattr(elsewhere, "heads", late)
+        async with web.follow(run.run_id, stream_mode=MODES) as parts:
+            async for part in parts:
+                seen.append(part)
+                gates[0].opened.set()
+    assert data_of(seen) == [0, 1]
+    assert [part["type"] for part in seen] == ["custom"] * 2 + ["updates"] * 2
+
+
+@pytest.mark.parametrize("ends", ["returns", "asks", "raises"])
+async def test_a_row_in_progress(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a superstep waits for the early row that is being stored, however it ends."""
+    saver, storing, overtaken = InMemorySaver(), anyio.Event(), anyio.Event()
+
+    async def talk(state: Log) -> dict[str, Any]:
+        get_stream_writer()("part")
+        await storing.wait()
+        if ends == "asks":
+            interrupt("sure?")
+        if ends == "raises":
+            raise ValueError("no")
+        return {"log": ["talk"]}
+
+    graph = StateGraph(Log).add_node("talk", talk).add_edge(START, "talk").compile()
+    commit: Any = saver.commit
+    transact: Any = saver.runs.transact
+
+    async def stored(lease: Any, commit_: Any) -> None:
+        if commit_.events and not (commit_.rows or commit_.records or storing.is_set()):
+            storing.set()
+            with anyio.move_on_after(0.1):  # a transaction that does not wait would come now
+                await overtaken.wait()
+        elif storing.is_set():
+            overtaken.set()
+        await commit(lease, commit_)
+
+    async def transacted(*args: Any, **kwargs: Any) -> Any:
+        if storing.is_set() and kwargs.get("lease") is not None:
+            overtaken.set()
+        return await transact(*args, **kwargs)
+
+    monkeypatch.setattr(saver, "commit", stored)
+    monkeypatch.setattr(saver.runs, "transact", transacted)
+    async with RunService({"agent": graph}, saver), RunService({"agent": graph}, saver, work=False) as web:
+        run = await web.start("agent", {}, thread_id="t", stream_mode=MODES)
+        async with web.follow(run.run_id, stream_mode=MODES) as parts:
+            seen = [part async for part in parts]
+        found = await web.get_run(run.run_id)
+    assert data_of(seen) == ["part"]
+    assert found.status == {"returns": "success", "asks": "interrupted", "raises": "error"}[ends]
+    assert found.attempt == 1
+    assert found.error is None or found.error.message == "no"
+
+
+async def test_a_note_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower renews its note although nothing changes, and makes none when it has left."""
+    monkeypatch.setattr(following, "FOLLOWED_FOR", 0.03)
+    monkeypatch.setattr(opened_service, "FOLLOWED_FOR", 0.03)
+    saver, gate, notes = InMemorySaver(), Gate(), 0
+    follow: Any = saver.runs.follow
+    renewed = anyio.Event()
+
+    async def noted(*args: Any) -> None:
+        nonlocal notes
+        notes += 1
+        await follow(*args)
+        if notes == 4:
+            renewed.set()
+
+    monkeypatch.setattr(saver.runs, "follow", noted)
+    async with RunService({"agent": talking(gate)}, saver) as worker:
+        async with RunService({"agent": talking(Gate())}, saver, work=False) as web:
+            run = await web.start("agent", {}, thread_id="t", stream_mode=MODES)
+            async with web.follow(run.run_id, stream_mode=MODES), anyio.create_task_group():
+                await renewed.wait()
+        before = notes
+        gate.opened.set()
+        await worker.join(run.run_id)
+        assert notes == before
+
+
+class Stream:
+    """A stream whose parts are stored, in a time that passes only while one sleeps."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+        self.now = 100.0
+        self.stored: list[float] = []
+        self.error: Exception | None = None
+
+    async def store_early(self) -> None:
+        self.stored.append(self.now)
+        if self.error is not None:
+            raise self.error
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+async def test_how_often() -> None:
+    """Parts are stored at most every 20 ms, until the note is too old, the run has ended or storage has failed."""
+    stream: Any = Stream()
+    early = EarlyParts(stream, lambda: stream.now, stream.sleep)
+    assert not early.extend(0.0)
+    assert not early.extend(stream.now)
+    assert early.extend(stream.now + 1)
+    assert not early.extend(stream.now + 2), "it is being started"
+    await early.store()
+    assert 102 - 0.05 <= stream.stored[-1] < 102
+    assert all(later - at >= 0.02 for at, later in pairwise(stream.stored))
+    before = len(stream.stored)
+    stream.has_ended = True
+    assert early.extend(stream.now + 1)
+    await early.store()
+    assert len(stream.stored) == before
+    stream.has_ended, stream.error = False, StorageError("the database is gone")
+    assert early.extend(stream.now + 1)
+    await early.store()
+    assert len(stream.stored) == before + 1
