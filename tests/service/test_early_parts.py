@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
@@ -112,6 +113,19 @@ class Counted:
         monkeypatch.setattr(saver.runs, "get_runs", looked)
         monkeypatch.setattr(EventRecorder, "flush_early", flushed)
 
+    def follow(self, saver: BaseCheckpointSaver) -> None:
+        """Set `followed` when a follower looks at its run for the first time."""
+        self.followed = anyio.Event()
+        runs: Any = saver.runs
+        wait = runs.wait_for_thread
+
+        async def waited(*args: Any) -> int:
+            number: int = await wait(*args)
+            self.followed.set()
+            return number
+
+        self.patch.setattr(runs, "wait_for_thread", waited)
+
     def _count(self, of: Any, name: str) -> None:
         call = getattr(of, name)
 
@@ -132,6 +146,7 @@ async def test_without_a_follower(
         gate = Gate()
         with monkeypatch.context() as patch:
             counted = Counted(saver, patch)
+            counted.follow(saver if who == "here" else elsewhere)
             async with (
                 RunService({"agent": talking(gate)}, saver) as worker,
                 RunService({"agent": talking(Gate())}, elsewhere, work=False) as web,
@@ -145,9 +160,10 @@ async def test_without_a_follower(
                         async for _ in parts:
                             shown.set()
 
+                await gate.begun.wait()
                 if who != "none":
                     group.start_soon(read, worker if who == "here" else web)
-                await gate.begun.wait()
+                    await counted.followed.wait()
                 if who == "elsewhere" and modes == ["custom"]:
                     await shown.wait()
                 for _ in range(3):
@@ -268,7 +284,7 @@ async def test_the_end_between_two_looks(
 @pytest.mark.parametrize("ends", ["returns", "asks", "raises"])
 async def test_a_row_in_progress(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a superstep waits for the early row that is being stored, however it ends."""
-    saver, storing, overtaken = InMemorySaver(), anyio.Event(), anyio.Event()
+    saver, storing, overtaken, done = InMemorySaver(), anyio.Event(), anyio.Event(), anyio.Event()
 
     async def talk(state: Log) -> dict[str, Any]:
         get_stream_writer()("part")
@@ -279,7 +295,8 @@ async def test_a_row_in_progress(ends: str, monkeypatch: pytest.MonkeyPatch) -> 
             raise ValueError("no")
         return {"log": ["talk"]}
 
-    graph = StateGraph(Log).add_node("talk", talk).add_edge(START, "talk").compile()
+    builder = StateGraph(Log).add_node("talk", talk).add_edge(START, "talk").add_edge("talk", "last")
+    graph = builder.add_node("last", lambda state: {"log": ["last"]}).compile()
     commit: Any = saver.commit
     transact: Any = saver.runs.transact
 
@@ -288,13 +305,20 @@ async def test_a_row_in_progress(ends: str, monkeypatch: pytest.MonkeyPatch) -> 
             storing.set()
             with anyio.move_on_after(0.1):  # a transaction that does not wait would come now
                 await overtaken.wait()
-        elif storing.is_set():
-            overtaken.set()
+            await commit(lease, commit_)
+            done.set()
+            return
+        await overtake()
         await commit(lease, commit_)
 
-    async def transacted(*args: Any, **kwargs: Any) -> Any:
-        if storing.is_set() and kwargs.get("lease") is not None:
+    async def overtake() -> None:
+        if storing.is_set():
             overtaken.set()
+            await done.wait()
+
+    async def transacted(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("lease") is not None:
+            await overtake()
         return await transact(*args, **kwargs)
 
     monkeypatch.setattr(saver, "commit", stored)
@@ -375,3 +399,41 @@ async def test_how_often() -> None:
     assert early.extend(stream.now + 1)
     await early.store()
     assert len(stream.stored) == before + 1
+
+
+async def test_part_by_part() -> None:
+    """A follower sees each part of one node before the node publishes the next one."""
+    saver, gates, seen = InMemorySaver(), [Gate() for _ in range(4)], list[Any]()
+
+    async def talk(state: Log) -> dict[str, Any]:
+        for at, gate in enumerate(gates):
+            get_stream_writer()(at)
+            await gate.wait()
+        return {}
+
+    graph = StateGraph(Log).add_node("talk", talk).add_edge(START, "talk").compile()
+    async with RunService({"agent": graph}, saver), RunService({"agent": graph}, saver, work=False) as web:
+        run = await web.start("agent", {}, thread_id="t", stream_mode=MODES)
+        async with web.follow(run.run_id, stream_mode="custom") as parts:
+            async for part in parts:
+                seen.append(part["data"])
+                gates[part["data"]].opened.set()
+    assert seen == [0, 1, 2, 3]
+
+
+async def test_durability_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With durability "exit" no part is stored before the run ends, whoever follows."""
+    saver, gate = InMemorySaver(), Gate()
+    counted = Counted(saver, monkeypatch)
+    async with RunService({"agent": talking(gate)}, saver), RunService({"agent": talking(gate)}, saver) as web:
+        run = await web.start("agent", {}, thread_id="t", stream_mode=MODES, durability="exit")
+        await gate.begun.wait()
+        row = await saver.runs.get_run(run.run_id)
+        assert row is not None
+        await saver.runs.follow(row, 60)
+        with anyio.fail_after(10):
+            while counted.early < 2:
+                await anyio.lowlevel.checkpoint()
+        assert all(row.kind != "part" for row in await saver.events("t"))
+        gate.opened.set()
+        await web.join(run.run_id)
