@@ -23,4 +23,4 @@ async def work(kind: str, place: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(work, *sys.argv[1:3])
+    anyio.run(work, sys.argv[1], sys.argv[2])

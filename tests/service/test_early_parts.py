@@ -417,7 +417,7 @@ async def test_part_by_part() -> None:
         async with web.follow(run.run_id, stream_mode="custom") as parts:
             async for part in parts:
                 seen.append(part["data"])
-                gates[part["data"]].opened.set()
+                gates[seen[-1]].opened.set()
     assert seen == [0, 1, 2, 3]
 
 

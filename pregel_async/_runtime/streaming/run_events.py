@@ -10,8 +10,7 @@ Parts that belong to a transaction are made before it, stored with it, and publi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import anyio
 import msgspec
@@ -403,9 +402,9 @@ class RecordedEvents(ShownEvents):
         super().begin()
         self._recorder.is_running = self._subscription.status is None
 
-    def commit(self, persistence: Persistence, step: Superstep) -> Coroutine[Any, Any, None]:
+    async def commit(self, persistence: Persistence, step: Superstep) -> None:
         self._recorder.is_running = False
-        return super().commit(persistence, step)
+        await super().commit(persistence, step)
 
     async def _close_finished(
         self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], deliveries: Deliveries
