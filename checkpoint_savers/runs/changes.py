@@ -10,8 +10,8 @@ import anyio
 from ..bridge import Waiter, loop_scheduler, wake
 
 Topic: TypeAlias = Literal["queue", "cancel", "run"]
-"""What may have changed: a thread is queued; a run is to be cancelled, or was; a run has begun or ended. A task that
-waits for one of these need not look after changes of the others."""
+"""What may have changed: a thread is queued; a run is to be cancelled, was cancelled, or is followed; a run has begun
+or ended. A task that waits for one of these need not look after changes of the others."""
 
 TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
 

@@ -184,6 +184,19 @@ def cancel(found: Found, run_id: str, action: CancelAction, reason: str) -> Chan
     return _settled(found, found.thread, [changed], changed)
 
 
+def follow(found: Found, seconds: float) -> Changes[None]:
+    """Note that a process without the run follows it. Nothing changes if it is not running.
+
+    Args:
+        found: the thread's rows, with the run.
+        seconds: how long the note is valid.
+    """
+    run = found.named
+    if run is None or run.status != "running":
+        return Changes(None)
+    return Changes(None, runs=(replace(run, followed_until=max(run.followed_until, found.now + seconds)),))
+
+
 def take(found: Found, activation_no: int, *, epoch: int, worker: str) -> Changes[RunRow | None]:
     """Begin to work on a queued thread, under its lease: take the first run that is due.
 

@@ -293,6 +293,16 @@ class RunStore(ABC):
         decide = partial(decisions.cancel, run_id=run_id, action=action, reason=reason)
         return await self.transact(run.thread_id, decide, run_id=run_id)
 
+    async def follow(self, run: RunRow, seconds: float) -> None:
+        """Ask the worker of a run to store events of its running superstep early. See `decisions.follow`.
+
+        Args:
+            run: the run.
+            seconds: how long.
+        """
+        decide = partial(decisions.follow, seconds=seconds)
+        await self.transact(run.thread_id, decide, run_id=run.run_id)
+
     async def take(self, lease: Lease, activation_no: int, *, worker: str) -> RunRow | None:
         """Begin to work on a queued thread. See `decisions.take`.
 
@@ -404,7 +414,7 @@ def topics_of(changes: Changes[Any]) -> tuple[Topic, ...]:
     if changes.thread is not None and changes.thread.activation == "queued":
         topics.append("queue")
     # Also when it has ended, so that the caller who has asked for that hears of it as soon as the worker did.
-    if any(run.cancel is not None for run in changes.runs):
+    if any(run.cancel is not None or (run.is_open and run.followed_until) for run in changes.runs):
         topics.append("cancel")
     # A run without these has only been taken. Tasks that wait for any change are woken also then.
     if any(run.begun or not run.is_open for run in changes.runs) or not topics:

@@ -107,6 +107,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         hidden: True if it was rolled back. It is kept for its idempotency key only.
         error: why it failed; None if it did not.
         created_at, started_at, ended_at: unix seconds; 0 for a time that has not come.
+        followed_until: a process without the run follows it until then, in unix seconds; 0 for never.
     """
 
     request: RunRequest
@@ -126,6 +127,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     started_at: float = 0.0
     ended_at: float = 0.0
+    followed_until: float = 0.0
 
     @property
     def run_id(self) -> str:

@@ -39,6 +39,7 @@ from ..errors import GraphDrained
 from ..runtime import RunControl
 from .breakpoints import is_at_breakpoint
 from .call import StoredCall, codec_of, read_call
+from .early_parts import EarlyParts
 from .held_saver import held
 from .outcomes import after_all, outcome_of
 from .routes import route_of, routes_of
@@ -83,9 +84,11 @@ class Execution:
 
     Attributes:
         stopped_by: why it was stopped: "cancelled" or "timeout"; None if it was not.
+        early: stores its parts early; None before it begins.
     """
 
     def __init__(self) -> None:
+        self.early: EarlyParts | None = None
         self.stopped_by: Literal["cancelled", "timeout"] | None = None
         self._scope = anyio.CancelScope()
         self._stream: GraphStream[Any] | None = None
@@ -272,6 +275,7 @@ class Activation:
             control=tools.control,
             **call.options,
         )
+        self.execution.early = EarlyParts(stream, tools.saver.clock, tools.environment.sleep)
         limit = row.request.time_limit
         seconds = None if limit is None else limit - (tools.saver.clock() - row.started_at)
         try:

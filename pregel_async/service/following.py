@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import anyio
+
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.runs.changes import ChangeSignal
 from checkpoint_savers.runs.queries import RunQuery
@@ -18,6 +20,7 @@ from .._runtime.streaming.subscription import Subscription
 from .._runtime.streaming.thread_log import NO_RUN, LogRun
 from ..parts import StreamPart, ThreadPart
 from ..types import StreamMode
+from .early_parts import FOLLOWED_FOR, are_early
 from .opened import OpenService
 
 PAGE = 20
@@ -41,13 +44,16 @@ async def follow_run(
         yield _nothing()
         return
     graph = opened.graph(row.request.assistant)._definition
+    notes = are_early(stream_mode, subgraphs=subgraphs)
     with opened.runs.watch(row.thread_id) as changes:
         seen = 0
 
         async def wait() -> Cursor | None:
             nonlocal seen
-            seen = await opened.runs.wait_for_thread(changes, seen)
+            seen = await _changed(opened, changes, seen)
             row = await opened.row(run_id)
+            if notes:
+                await opened.note_follower(row)
             return None if row.is_open else Cursor.parse(row.last_event)
 
         stream = follow(
@@ -76,7 +82,8 @@ async def follow_thread(
     """See `RunService.follow_thread`."""
     cursor = Cursor("", 0, 0) if after is None else Cursor.parse(after)
     with opened.runs.watch(thread_id) as changes:
-        runs = _FollowedThread(opened, thread_id, changes, ends=ends)
+        notes = are_early(stream_mode, subgraphs=subgraphs)
+        runs = _FollowedThread(opened, thread_id, changes, ends=ends, notes=notes)
         graph = next(iter(opened.graphs.values()))._definition
         stream = follow_log(graph, thread_id, cursor, runs, modes=stream_mode, subgraphs=subgraphs)
         async with stream as parts:
@@ -91,17 +98,19 @@ class _FollowedThread:
         thread_id: the thread.
         changes: signals changes of the thread.
         ends: the log ends when all runs are over.
+        notes: note in the rows of runs that they are followed.
     """
 
-    def __init__(self, opened: OpenService, thread_id: str, changes: ChangeSignal, *, ends: bool) -> None:
+    def __init__(self, opened: OpenService, thread_id: str, changes: ChangeSignal, *, ends: bool, notes: bool) -> None:
         self._opened = opened
         self._thread_id = thread_id
         self._changes = changes
         self._ends = ends
+        self._notes = notes
         self._seen = 0
 
     async def wait(self) -> None:
-        self._seen = await self._opened.runs.wait_for_thread(self._changes, self._seen)
+        self._seen = await _changed(self._opened, self._changes, self._seen)
 
     async def is_idle(self) -> bool:
         if not self._ends:
@@ -111,7 +120,11 @@ class _FollowedThread:
 
     async def get(self, run_id: str) -> LogRun:
         row = await self._opened.runs.get_run(run_id)
-        return NO_RUN if row is None or row.thread_id != self._thread_id else _log_run(row)
+        if row is None or row.thread_id != self._thread_id:
+            return NO_RUN
+        if self._notes:
+            await self._opened.note_follower(row)
+        return _log_run(row)
 
     async def at(self, epoch: int) -> LogRun:
         for run in await self._since(epoch):
@@ -143,6 +156,13 @@ class _FollowedThread:
     def joinable(self) -> Sequence[Subscription]:
         graphs = self._opened.graphs.values()
         return [each for graph in graphs for each in graph._definition.live.joinable(self._thread_id)]
+
+
+async def _changed(opened: OpenService, changes: ChangeSignal, seen: int) -> int:
+    """Wait until a thread may have changed, or its follower's note is to be renewed. Return the next `seen`."""
+    with anyio.move_on_after(FOLLOWED_FOR / 3):
+        return await opened.runs.wait_for_thread(changes, seen)
+    return changes.number
 
 
 def _log_run(row: RunRow) -> LogRun:

@@ -47,7 +47,8 @@ class _HeldSaver:
         return chain
 
     async def commit(self, lease: Lease, commit: Commit) -> None:
-        is_of_root = _is_of_root(commit)
+        # Events alone of a run that has begun are no progress: the run's row says how often it was taken without any.
+        is_of_root = _is_of_root(commit) and not (self._marks.has_begun and _has_events_alone(commit))
         commit, started = self._with_start(commit) if is_of_root or commit.events else (commit, self._started)
         if not (is_of_root and await self._marks.store(commit)):
             commit = unreleasing(commit)
@@ -102,6 +103,12 @@ def _place_of(commit: Commit) -> str:
     if commit.rows or commit.head is not None:
         return commit.expected_head or ""
     return commit.records[0].checkpoint_id if commit.records else commit.events[0].checkpoint_id
+
+
+def _has_events_alone(commit: Commit) -> bool:
+    """Return True if a transaction stores events, and leaves the thread's state as it is."""
+    is_head_same = commit.head is None or commit.head[1] == commit.expected_head
+    return is_head_same and not (commit.rows or commit.records or commit.clears or commit.others or commit.releases)
 
 
 def _is_of_root(commit: Commit) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.errors import RunNotFoundError
+from checkpoint_savers.errors import RunNotFoundError, StorageError
 from checkpoint_savers.runs.port import RunStore
 from checkpoint_savers.runs.rows import RunRow
 
 from .._api.compiled import Graph
+from .early_parts import FOLLOWED_FOR
 from .errors import UnknownGraphError
 from .watching import RunWatcher
 from .worker import WorkLoop
@@ -54,6 +56,21 @@ class OpenService:
         if row is None or row.hidden:
             raise RunNotFoundError(run_id)
         return row
+
+    async def note_follower(self, run: RunRow) -> None:
+        """Have the worker of a run store its parts early, for a follower of this process.
+
+        Does nothing if the run is not running, is in this process, or is noted as followed for a while.
+
+        Args:
+            run: the run, as it was just read.
+        """
+        if run.status != "running" or (self.loop is not None and run.worker == self.loop.worker_id):
+            return
+        if run.followed_until - self.saver.clock() < FOLLOWED_FOR * 2 / 3:
+            # Without the note, parts come later. A follower may have no right to write, and needs none.
+            with contextlib.suppress(StorageError):
+                await self.runs.follow(run, FOLLOWED_FOR)
 
     async def has_begun(self, thread_id: str) -> bool:
         """Return True if a thread has a checkpoint, or will have one when its open runs are executed."""

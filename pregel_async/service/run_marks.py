@@ -48,6 +48,7 @@ class RunMarks:
 
     Attributes:
         ended: the run's end is stored, and the lease is released.
+        has_begun: this attempt's or an earlier one's first transaction is stored.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class RunMarks:
         call: StoredCall,
     ) -> None:
         self.ended = False
+        self.has_begun = run.begun
         self._saver = saver
         self._runs = runs
         self._lease = lease
@@ -98,7 +100,7 @@ class RunMarks:
         if self._tip is not None:
             self._since.append(commit)
             self._limit()
-        self._has_begun = True
+        self.has_begun = self._has_begun = True
         self._has_committed = self._has_committed or is_commit
 
     async def store(self, commit: Commit, *, is_commit: bool = True) -> bool:

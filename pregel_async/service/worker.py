@@ -17,13 +17,13 @@ from .keeper import Keeper
 from .routes import routes_of
 
 LOOK_EVERY = 1.0
-"""Seconds after which a worker looks for runs that are to be cancelled, even if no change was announced."""
+"""Seconds after which a worker looks for runs that are to be cancelled or are followed, without an announcement."""
 
 RETRY_AFTER = 0.25
 """Seconds after which a worker tries a queued thread again whose lease another owner has."""
 
 CANCEL_PAUSE = 0.005
-"""Seconds between two looks for requests of other processes to cancel a run."""
+"""Seconds between two looks for requests of other processes to cancel or to follow a run."""
 
 QUARANTINE = 2
 """Number of times in a row that a run was taken without committing a superstep, from which on it is executed alone: it
@@ -63,14 +63,16 @@ class WorkLoop:
         dispatcher: brings queued threads.
 
     Attributes:
-        look: set it to look at once for runs that are to be cancelled.
+        look: set it to look at once for runs that are to be cancelled or are followed.
         runs, environment, routes, slots: see `Crew`.
+        worker_id: the worker's id.
     """
 
     def __init__(self, tools: Tools, settings: Worker, dispatcher: Dispatcher) -> None:
         self.look = anyio.Event()
         self.runs = tools.runs
         self.environment = tools.environment
+        self.worker_id = tools.worker_id
         self.routes = tuple(route for name, graph in tools.graphs.items() for route in routes_of(name, graph))
         self.slots = settings.slots
         self._tools = tools
@@ -109,7 +111,7 @@ class WorkLoop:
         """Work until the service drains, and then until all runs were given back or have ended."""
         async with anyio.create_task_group() as self._background:
             start_soon(self._background, self._keeper.keep)
-            start_soon(self._background, self._watch_cancellations)
+            start_soon(self._background, self._watch_requests)
             async with anyio.create_task_group() as self._group:
                 with anyio.CancelScope() as taking:
                     start_soon(self._background, self._end_when_draining, taking)
@@ -202,18 +204,22 @@ class WorkLoop:
         self._refused.discard(thread_id)
         self.runs.changes.notify(("queue",))
 
-    async def _watch_cancellations(self) -> None:
-        """Stop runs that are to be cancelled, also by requests of other processes."""
+    async def _watch_requests(self) -> None:
+        """Stop runs that are to be cancelled, and store parts of followed runs early, also for other processes."""
         seen = 0
         while True:
             running = {each.run_id: each for each in self._active.values() if each.execution is not None}
             try:
                 for row in await self.runs.get_runs(tuple(running)) if running else ():
                     execution = running[row.run_id].execution
-                    if execution is not None and row.cancel is not None and row.worker == self._tools.worker_id:
+                    if execution is None or row.worker != self.worker_id:
+                        continue
+                    if row.cancel is not None:
                         execution.cancel()
+                    elif execution.early is not None and execution.early.extend(row.followed_until):
+                        start_soon(self._background, execution.early.store)
             except StorageError:
-                log.exception("requests to cancel runs cannot be read: trying again")
+                log.exception("requests to cancel or to follow runs cannot be read: trying again")
             with anyio.move_on_after(CANCEL_PAUSE):
                 await self.look.wait()
             if self.look.is_set():

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 import anyio
 
 from pregel_async import START, StateGraph
-from pregel_async.runtime import interrupt
+from pregel_async.runtime import get_stream_writer, interrupt
 
 
 class Log(TypedDict, total=False):
@@ -62,6 +62,25 @@ def gated(gate: Gate) -> Any:
         .add_edge("wait", "after")
         .compile(blocking=False)
     )
+
+
+TOKENS = 40
+"""Parts that `talking` publishes before and after its gate: fewer than are stored because they need much memory."""
+
+
+def talking(gate: Gate) -> Any:
+    """A graph whose only node publishes parts of the mode "custom", waits at the gate, and publishes more."""
+
+    async def talk(state: Log) -> dict[str, Any]:
+        write = get_stream_writer()
+        for at in range(TOKENS):
+            write(at)
+        await gate.wait()
+        for at in range(TOKENS, 2 * TOKENS):
+            write(at)
+        return {"log": ["talk"]}
+
+    return StateGraph(Log).add_node("talk", talk).add_edge(START, "talk").compile()
 
 
 def asking() -> Any:

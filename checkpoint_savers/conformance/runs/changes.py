@@ -97,6 +97,16 @@ class Waiting(RunSuite):
         assert not await changed() & {"queue", "cancel"}
         await runs.begin(lease, "a", commit(row(1)))
         assert await changed() == {"run"}
+        running = await runs.get_run("a")
+        assert running is not None
+        await runs.follow(running, 5.0)
+        assert "cancel" in await changed(), "its worker looks at its row"
+        followed = await runs.get_run("a")
+        assert followed is not None
+        assert followed.followed_until > running.followed_until
+        await runs.follow(followed, 0.0)  # by another follower: the longest time counts
+        assert await runs.get_run("a") == followed
+        await changed()
         await runs.cancel("a")
         assert "cancel" in await changed()
         await runs.start("t", request("b"))

@@ -67,6 +67,7 @@ class EventRecorder:
     Attributes:
         finished: ids of the units that an earlier attempt at the open superstep has recorded with their events. If a
             resumed run publishes these events again, they are not stored again.
+        is_running: tasks of the called graph run, so that rows of the superstep may be stored early.
         has_earlier: an earlier attempt at the open superstep has stored events.
         on_stored: called with the keys of rows that have been stored.
         stores_at_exit: no row is stored before the run ends (durability "exit").
@@ -75,7 +76,7 @@ class EventRecorder:
 
     def __init__(self, writer: NamespaceWriter, codec: Codec) -> None:
         self.finished: set[str] = set()
-        self.has_earlier = False
+        self.has_earlier = self.is_running = False
         self.on_stored: Callable[[Iterable[EventKey]], None] | None = None
         self.stores_at_exit = writer.lease.durability == "exit"
         self.shows_unstored = writer.lease.durability != "sync"
@@ -351,11 +352,29 @@ class EventRecorder:
         # Several tasks may find `needs_flush` true at once; all but the first find nothing left to do.
         async with self._lock:
             if self.needs_flush:
-                if restart := self._pop_restart():
-                    self._writer.events.append(self._make_row("head", restart))
-                self._flushed_units.update({unit.id: unit for each in self._pending for unit in (each.unit or _GRAPH,)})
-                self._writer.events.append(self._make_row("part", self._pop_pending()))
-                await self._writer.flush_events()
+                await self._flush_pending()
+
+    async def flush_early(self) -> None:
+        """Store the held events of a superstep in progress, however few, because a reader elsewhere waits for them.
+
+        Does nothing between supersteps: their transaction has all held events, and a row must not be in two.
+        """
+        async with self._lock:
+            if self.is_running and self._pending and not self.stores_at_exit:
+                await self._flush_pending()
+
+    async def end_early_rows(self) -> None:
+        """Store no more rows early, and wait for the last one: a superstep is about to be stored."""
+        self.is_running = False
+        await self.wait_for_flush()
+
+    async def _flush_pending(self) -> None:
+        if restart := self._pop_restart():
+            self._writer.events.append(self._make_row("head", restart))
+        if self._pending:
+            self._flushed_units.update({unit.id: unit for each in self._pending for unit in (each.unit or _GRAPH,)})
+            self._writer.events.append(self._make_row("part", self._pop_pending()))
+        await self._writer.flush_events()
 
     def _pop_restart(self) -> list[PendingEvent]:
         """Remove and return the held event that reports which units run again, if there is one.

@@ -75,7 +75,9 @@ class EventWindow:
         has_new = await self._read_page()
         while not self.is_complete and not self.rows():
             await self._read_page()  # a checkpoint with more rows than a page
-        if (has_new or is_new or over) and await self._load_path(since):
+        # Again until the branch is the same after the rows were read: rows of a newer checkpoint would be skipped, and
+        # nothing would show them before the next row comes.
+        while (has_new or is_new or over) and await self._load_path(since):
             # The thread continues from an older checkpoint. Its first events have smaller keys than those that were
             # read before.
             self._restart(since)

@@ -135,7 +135,7 @@ async def follow(
         InvalidCursorError: the cursor is not on the branch of the thread's newest checkpoint.
     """
     reader = ReconnectingReader(
-        sink, subscription, after, saver, thread_id, codec, coerce, EventWindow(saver, thread_id)
+        sink, subscription, after, saver, thread_id, codec, coerce, EventWindow(saver, thread_id), early=True
     )
     sink.set_start_cursor(str(after))
     sink.begin()
@@ -168,6 +168,7 @@ class ReconnectingReader(msgspec.Struct):
     Attributes:
         cursor: the cursor of the last event that it has received.
         window: the stored events from this cursor's checkpoint on.
+        early: it receives stored events before they are final.
         cut_off: the checkpoint at which it received parts that are void now; None for none.
         ended: how the run has ended, if the last event says so; otherwise None.
         failure: the "type" and "message" of the run's failure; empty for none.
@@ -183,6 +184,7 @@ class ReconnectingReader(msgspec.Struct):
     codec: Codec
     coerce: Callable[[RawPart], Coerce | None]
     window: EventWindow
+    early: bool = False
     cut_off: str | None = None
     ended: RunStatus | None = None
     failure: dict[str, str] = {}
@@ -213,12 +215,13 @@ class ReconnectingReader(msgspec.Struct):
             has_new = await self.window.advance(self.cursor.checkpoint_id, over=over)
             if not (has_new or held or live or over or self.cursor != self.looked):
                 return
-            run = StoredRun(self.window, self.cursor, self.codec, held=held, live=live, up_to=up_to, over=over)
-            run.load()
+            run = self._stored_run(held, live, up_to, over=over)
+            if run.is_lost and self.early and await self.window.advance(self.cursor.checkpoint_id, over=over):
+                # Its superstep was stored between the looks at the rows and at the branch.
+                run = self._stored_run(held, live, up_to, over=over)
             if run.is_lost:
                 self.cursor = replace(self.cursor, position=0)
-                run = StoredRun(self.window, self.cursor, self.codec, held=held, live=live, up_to=up_to, over=over)
-                run.load()
+                run = self._stored_run(held, live, up_to, over=over)
             if self.cursor is not cursor:
                 self.ended, self.failure = None, {}
                 await self._show_next(restarted(self.cursor, run.step))
@@ -234,6 +237,20 @@ class ReconnectingReader(msgspec.Struct):
                 self.window.drop_read(self.cursor.checkpoint_id)
             cursor = self.cursor
             self.looked = None if has_more else cursor
+
+    def _stored_run(
+        self,
+        held: Sequence[EventRow],
+        live: Collection[tuple[str, int]],
+        up_to: tuple[str, int, int],
+        *,
+        over: bool,
+    ) -> StoredRun:
+        run = StoredRun(
+            self.window, self.cursor, self.codec, held=held, live=live, up_to=up_to, over=over, early=self.early
+        )
+        run.load()
+        return run
 
     async def _was_ahead(self, live: Collection[tuple[str, int]]) -> bool:
         """Return True if the checkpoint of the cursor was published before it was stored, and never was stored."""

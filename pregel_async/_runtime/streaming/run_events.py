@@ -398,7 +398,22 @@ class RecordedEvents(ShownEvents):
             else:
                 subscription.record_unshown(part)
 
+    def begin(self) -> None:
+        super().begin()
+        self._recorder.is_running = self._subscription.status is None
+
+    async def commit(self, persistence: Persistence, step: Superstep) -> None:
+        self._recorder.is_running = False
+        await super().commit(persistence, step)
+
+    async def _close_finished(
+        self, persistence: Persistence, tasks: Sequence[Task], outcomes: Sequence[Outcome], deliveries: Deliveries
+    ) -> Deliveries:
+        await self._recorder.end_early_rows()
+        return deliveries
+
     def failing(self, error: Exception, step: int, *, begun: bool) -> Deliveries:
+        self._recorder.is_running = False
         if not begun:
             # The call was refused before it began. The thread's stored events belong to the run before it, and must
             # not say that the earlier run failed this way.
@@ -407,7 +422,7 @@ class RecordedEvents(ShownEvents):
         return super().failing(error, step, begun=begun)
 
     def cancelling(self, step: int) -> bool:
-        subscription = self._subscription
+        subscription, self._recorder.is_running = self._subscription, False
         if not self._is_recording or subscription.status is not None:
             return False
         self._recorder.void_open_units()
@@ -441,6 +456,7 @@ class RecordedEvents(ShownEvents):
     def _end_run(
         self, deliveries: Deliveries, status: RunStatus, step: int, errors: Sequence[BaseException] = ()
     ) -> None:
+        self._recorder.is_running = False
         if self._subscription.status is None and self._is_recording:
             self._assign_cursors_and_status(deliveries, status, step, errors)
             self._recorder.append_tail_row()

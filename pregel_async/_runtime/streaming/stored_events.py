@@ -4,6 +4,9 @@ The events of an attempt (a checkpoint and an epoch) are final once the row of a
 unit of work that they belong to is recorded. Until the attempt has ended, a gap in the positions may still be filled by
 other units. As a cursor is a single position, a reader receives the events after a gap only when the attempt has ended;
 the missing events are void then.
+
+A reader that follows a run also receives stored events of the open attempt that are not final yet, up to the first gap.
+If the attempt is cut off they are void, as live parts are for a reader in the run's process.
 """
 
 from __future__ import annotations
@@ -80,6 +83,7 @@ class StoredRun:
         live: the attempts of that run: all their events count as final.
         up_to: the key of the last event to read: that run sends all later ones live.
         over: no run is in progress, so that events which are not final now are void.
+        early: also show events of the open attempt that are not final yet.
 
     Attributes:
         has_void: a reader with this cursor has received events of the cursor's attempt that are void.
@@ -99,6 +103,7 @@ class StoredRun:
         live: Collection[AttemptKey] = (),
         up_to: CursorKey = AFTER_ALL,
         over: bool = False,
+        early: bool = False,
     ) -> None:
         self.has_void = False
         self.is_lost = False
@@ -111,6 +116,7 @@ class StoredRun:
         self._live = frozenset(live)
         self._up_to = up_to
         self._over = over
+        self._early = early
         self._known: dict[AttemptKey, _AttemptState] = {}
         self._branch = _with_live(window.path, self._live)
         self._forked = window.forked
@@ -147,8 +153,11 @@ class StoredRun:
             known.over = known.over or self._over or leads_on or epoch < newest[checkpoint_id]
         self.step = self._branch.get(mine[0], -1) + 1
         # All events of the attempt count, so that the reader has received none that are void.
-        if mine in self._live or self._known_of(mine).is_final or after.position == MAX_POSITION:
+        known = self._known_of(mine)
+        if mine in self._live or known.is_final or after.position == MAX_POSITION:
             return
+        if self._early and mine in self._known and not known.over:
+            return  # it is not decided yet which of the received events become final
         final = 0
         for each in self._in_order():
             if each.key > after.key:
@@ -169,12 +178,18 @@ class StoredRun:
         """
         mine, committed = self._after.key[:2], max(self._branch.values())
         expected: dict[AttemptKey, int] = {}
-        for each in self._in_order():
+        seen: CursorKey = ("", 0, 0)
+        if self._early and not repeat_superstep and not self._known_of(mine).over:
+            # The reader has all events up to its cursor. A long superstep has thousands of rows with them.
+            seen, expected[mine] = self._after.key, self._after.position + 1
+        for each in self._in_order(seen):
             at, position = each.attempt, each.key[2]
-            final, known = self._is_final(each), self._known_of(at)
+            known = self._known_of(at)
+            is_open = not (known.over or known.is_final or at in self._live)
+            final = self._is_final(each) or (self._early and is_open)
             if final and position <= expected.get(at, 1):
                 expected[at] = position + 1
-            elif not (known.over or known.is_final or at in self._live):
+            elif is_open:
                 return  # a unit that is still running may fill the gap, and its events come first
             if not final or at[0] not in self._branch or each.event.mode in (CLOSED, MOVED):
                 continue
@@ -199,8 +214,8 @@ class StoredRun:
         known = self._known_of(found.attempt)
         return known.is_final or (found.closed_by in known.closes and found.key[0] not in self._forked)
 
-    def _in_order(self) -> Iterator[_LocatedEvent]:
-        """Yield the events in the order of their keys."""
+    def _in_order(self, seen: CursorKey = ("", 0, 0)) -> Iterator[_LocatedEvent]:
+        """Yield the events in the order of their keys, without rows of an attempt that has only events up to `seen`."""
         # The positions of several rows interleave, and a row's key is that of its first event. So events wait in a heap
         # until a row with a greater key arrives.
         waiting: list[tuple[CursorKey, int, _LocatedEvent]] = []
@@ -216,6 +231,8 @@ class StoredRun:
                     yield found
 
         for row, stored in self._rows:
+            if (row.checkpoint_id, row.epoch) == seen[:2] and row.position + stored.events[-1].offset <= seen[2]:
+                continue
             yield from before(row.key)
             times = stored.times or [0] * len(stored.events)
             for event, time in zip(stored.events, times, strict=True):

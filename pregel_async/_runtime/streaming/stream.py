@@ -175,6 +175,21 @@ class GraphStream(Generic[T]):
         """
         self._subscription.dismissed = True
 
+    @property
+    def has_ended(self) -> bool:
+        """True once the run has ended, or if the stream was closed before it began."""
+        return self._buffer.ended
+
+    async def store_early(self) -> None:
+        """Store the events of the superstep in progress that are not stored yet. Does nothing if events are not stored.
+
+        Raises:
+            CheckpointError: storage has failed, now or earlier.
+        """
+        recorder = self._subscription.recorder
+        if recorder is not None:
+            await recorder.flush_early()
+
     async def finish(self) -> None:
         """Stop reading, and wait until the run has ended by itself. Its remaining chunks are dropped.
 

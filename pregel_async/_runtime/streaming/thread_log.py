@@ -112,6 +112,7 @@ async def follow_thread(
         codec,
         lambda _: None,
         EventWindow(saver, thread_id),
+        early=True,
         runs=runs,
         number=number_of(after.epoch, 0),
     )
