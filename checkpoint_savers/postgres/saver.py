@@ -205,16 +205,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
             SaverClosedError: the saver is open already.
         """
         self._check_not_open()
-        opened = ConnectedSaver(
-            self._source,
-            self._prepare,
-            AcquireStatement(quoted(self.schema), self._source.name, self._server_clock),
-            self._writing,
-            _transactions_of(self),
-            direct=self._direct,
-            writers=self._writers,
-            busy_timeout=self.busy_timeout,
-        )
+        opened = _connected(self)
         await self._connect(opened.driver)
         self._open = opened
         return self
@@ -364,9 +355,19 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         return await self._run(self._reading.events, thread_id, since, limit)
 
 
-def _transactions_of(saver: PostgresSaver) -> RunTransactions:
-    name = quoted(saver.schema)
-    return RunTransactions(name, saver.schema, saver._source.name, saver.busy_timeout, writing=saver._writing)
+def _connected(saver: PostgresSaver) -> ConnectedSaver:
+    """Return the parts of a saver that exist while it is open, not connected yet."""
+    name, source, busy_timeout = quoted(saver.schema), saver._source, saver.busy_timeout
+    return ConnectedSaver(
+        source,
+        saver._prepare,
+        AcquireStatement(name, source.name, saver._server_clock),
+        saver._writing,
+        RunTransactions(name, saver.schema, source.name, busy_timeout, writing=saver._writing),
+        direct=saver._direct,
+        writers=saver._writers,
+        busy_timeout=busy_timeout,
+    )
 
 
 def _runs_of(saver: PostgresSaver) -> PostgresRuns:

@@ -11,7 +11,7 @@ from pregel_async import START, Command, StateGraph
 from pregel_async._api.attributes import stored_through
 from pregel_async.errors import GraphValidationError, GraphVersionError
 from pregel_async.types import StateUpdate
-from pregel_async.versions import Versions, _GuardedSaver, _HeadMovedError  # pyright: ignore[reportPrivateUsage]  # tested alone: no run of today reads the head twice
+from pregel_async.versions import Versions, _GuardedSaver, _HeadMovedError
 from tests.helpers.versioned_graphs import Log, graph, ran, versions
 
 pytestmark = pytest.mark.anyio
