@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from checkpoint_savers.deltas import read_record
 from checkpoint_savers.errors import StorageError
-from checkpoint_savers.records import VERSION
 
 from .._api.compiled import Graph
+from .._runtime.persistence.mismatches import version_in
 from ..errors import GraphVersionError
 from ..versions import Versions
 
@@ -47,7 +48,10 @@ async def route_of(name: str, graph: Graph[Any, Any], thread_id: str) -> str:
         raise
     except Exception:
         return name  # what cannot be read fails the run
-    return name if head is None or head.rows[-1].metadata.get(VERSION, 1) != version else f"{name}@{version}"
+    if head is None:
+        return name
+    stored = version_in(head.rows[-1].metadata, [read_record(each, thread_id) for each in head.records])
+    return f"{name}@{version}" if stored == version else name
 
 
 def refuses(route: str, graph: Graph[Any, Any]) -> bool:
