@@ -172,7 +172,7 @@ class UnknownStoredKeyWarning(UserWarning):
 
 
 class KeptStateWarning(UserWarning):
-    """A graph that keeps its state begins anew, and the thread has the kept state of a node that does not exist.
+    """A graph that keeps its state begins again, and the thread has the kept state of a node that does not exist.
 
     Attributes:
         thread_id: the thread.

@@ -86,7 +86,7 @@ def patched(name: str) -> bool:
     subgraph of it, and no decision: the node began without the change. All other nodes get True. The decision is
     recorded under its name, and does not depend on where or how often the node asks: tasks that the node calls, its
     routers and its error handler get the same one, in each attempt and on each process. Nodes of a subgraph decide for
-    themselves. The decision is stored together with whatever is recorded next. Without a checkpointer it is always
+    themselves. The decision is stored together with the next record. Without a checkpointer it is always
     True.
 
     Args:

@@ -497,7 +497,7 @@ class _Draft:
             if other is not None and other.shape.cls is not shape.cls:
                 raise TypeRegistrationError(
                     full_name(shape.cls),
-                    f"the tag {name!r} stands for another class already, {full_name(other.shape.cls)}. "
+                    f"the tag {name!r} is the tag of another class already, {full_name(other.shape.cls)}. "
                     "Give one of them a tag of its own: Codec().with_types(TheClass, tag=...)",
                 )
             self.tags[name] = kind

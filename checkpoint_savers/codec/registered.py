@@ -25,7 +25,7 @@ Upcast: TypeAlias = Callable[[Any], Any]
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """What code declares about the stored form of a class; see `Codec.with_types`. None stands for no declaration."""
+    """What code declares about the stored form of a class; see `Codec.with_types`. None declares nothing."""
 
     tag: str | None = None
     version: int | None = None

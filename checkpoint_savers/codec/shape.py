@@ -145,7 +145,7 @@ def mapping(state: object) -> Mapping[str, object]:
 
 
 def named_parts(state: object) -> Mapping[str, object] | None:
-    """Return the fields in a state, whatever kind of class stored them; None if it has no names of fields.
+    """Return the fields in the state of any kind of class; None if it has no names of fields.
 
     Args:
         state: the decoded state.

@@ -413,7 +413,7 @@ def topics_of(changes: Changes[Any]) -> tuple[Topic, ...]:
     topics: list[Topic] = []
     if changes.thread is not None and changes.thread.activation == "queued":
         topics.append("queue")
-    # Also when it has ended, so that the caller who has asked for that hears of it as soon as the worker did.
+    # Also when it has ended, so that the caller that waits for it is notified at once.
     if any(run.cancel is not None or (run.is_open and run.followed_until) for run in changes.runs):
         topics.append("cancel")
     # A run without these has only been taken. Tasks that wait for any change are woken also then.

@@ -246,7 +246,7 @@ class StateReader:
         if self._program.upgrades is not NO_UPGRADES:
             entries = {id: self._renamed(each, stored) for id, each in entries.items()}
         followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
-        # A call from a checkpoint whose superstep is closed runs it anew, and takes no results.
+        # A call from a checkpoint whose superstep is closed runs it again, and takes no results.
         taken = [each for id, each in entries.items() if id == AMENDED or not followed]
         restored = restore(
             self._program,

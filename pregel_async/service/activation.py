@@ -143,7 +143,7 @@ class Activation:
 
     @property
     def _has_ended(self) -> bool:
-        """True if the run's end was stored with its last transaction. Whatever the call raises then changes nothing."""
+        """True if the run's end was stored with its last transaction. An exception of the call then changes nothing."""
         return self._marks is not None and self._marks.ended
 
     async def work(self) -> None:

@@ -20,7 +20,7 @@ MAX_SUMMARY = 16 * 1024
 """Bytes of JSON that a thread's row holds of its state. Keys whose values do not fit are left out."""
 
 _REST: Mapping[RunStatus, ThreadStatus] = {"error": "error", "timeout": "error"}
-"""The statuses of runs after which a thread's status is the same whatever is left to run."""
+"""The statuses of runs after which a thread's status does not depend on what is left to run."""
 
 _JSON = JsonEncoder()
 

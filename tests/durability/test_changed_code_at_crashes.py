@@ -1,4 +1,4 @@
-"""P5, P15: a recorded call never runs again, whatever changes in the code of the node while processes die at each write."""
+"""P5, P15: a recorded call never runs again when the code of the node changes while processes die at each write."""
 
 from __future__ import annotations
 

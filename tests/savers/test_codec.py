@@ -873,7 +873,7 @@ def test_two_types_never_share_a_tag() -> None:
         lambda: Codec().with_types(Plain, tag="a").with_types(Frozen, tag="a"),
         lambda: Codec().with_types(Plain, tag="a").with_types(Frozen, aliases=["a"]),
     ):
-        with pytest.raises(TypeRegistrationError, match="stands for another class already") as caught:
+        with pytest.raises(TypeRegistrationError, match="is the tag of another class already") as caught:
             register()
         assert isinstance(caught.value, ValueError)
         assert isinstance(caught.value, errors.CheckpointError)

@@ -79,7 +79,7 @@ def test_values_are_read_without_their_classes() -> None:
 
 
 def test_equal_stored_objects_have_equal_hashes() -> None:
-    """An object that was a member of a set or a key can be read as data, whatever its fields hold."""
+    """An object that was a member of a set or a key can be read as data, with fields of any kind."""
     for part in ({"a": [1]}, [{"b": {1}}], deque([1]), frozenset({1}), {1}, StoredObject("t", {"x": []})):
         one, two = StoredObject("T", {"a": part, "b": 1}), StoredObject("T", {"b": 1, "a": part})
         assert one == two and hash(one) == hash(two)
@@ -284,7 +284,7 @@ def test_other_types_and_functions_are_refused() -> None:
         (lambda: Codec().with_types(Point, tag="I@2").with_types(Now, tag="I", version=2, upcast=UPCAST), "leads from"),
         (
             lambda: Codec().with_types(Point, tag="I@2").with_types(Now, tag="I", version=2, upcast={1: add_vat}),
-            "stands for another class already",
+            "is the tag of another class already",
         ),
     ]:
         with pytest.raises(TypeRegistrationError, match=reason):

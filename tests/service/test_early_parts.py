@@ -422,7 +422,7 @@ async def test_part_by_part() -> None:
 
 
 async def test_durability_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With durability "exit" no part is stored before the run ends, whoever follows."""
+    """With durability "exit" no part is stored before the run ends, also if it is followed."""
     saver, gate = InMemorySaver(), Gate()
     counted = Counted(saver, monkeypatch)
     async with RunService({"agent": talking(gate)}, saver), RunService({"agent": talking(gate)}, saver) as web:

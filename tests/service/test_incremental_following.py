@@ -86,7 +86,7 @@ async def test_a_waiting_follower(saver: BaseCheckpointSaver, monkeypatch: pytes
 
 
 async def test_catching_up(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S5: a follower reads a long run in pages, each row once, and holds no more than a page and a superstep."""
+    """S5: a follower reads a long run in pages, each row once, and holds at most a page and a superstep."""
     monkeypatch.setattr(event_window, "PAGE", 4)
     async with RunService({"agent": steps(*map(str, range(STEPS)))}, saver) as service:
         run = await service.start("agent", {}, thread_id="t", stream_mode="updates")

@@ -405,7 +405,7 @@ async def test_the_question_is_taken_out_of_the_code(saver: BaseCheckpointSaver,
 
 
 async def test_a_new_branch_decides_anew(saver: BaseCheckpointSaver, shop: Shop) -> None:
-    """P5: an edit of the open superstep makes it run anew, on another branch, with nothing recorded."""
+    """P5: an edit of the open superstep makes it run again, on another branch, with nothing recorded."""
     graph = graph_of(saver, dies(shop.old))
     await run(graph)
     forked = await graph.aupdate_state({"configurable": {"thread_id": "t"}}, {"log": ["edited"]})

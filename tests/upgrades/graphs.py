@@ -24,7 +24,7 @@ failing: set[str] = set()
 
 
 class Stopped(Exception):
-    """A node was told to fail."""
+    """A node fails because the test says so."""
 
 
 def says(name: str, update: Mapping[str, Any] | None = None) -> Callable[[Any], Any]:

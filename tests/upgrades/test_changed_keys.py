@@ -115,7 +115,7 @@ async def test_an_open_superstep(saver: BaseCheckpointSaver) -> None:
     done = {"lines": ["old", "new"], "customer": "Bob", "price": "3.00", "vat": 19}
     assert await new.ainvoke(None, "t") == done and ran == ["b", "c"]
     assert await names_in(saver) == {"lines", "customer", "price", "vat"}
-    forked = await fan(New, saver).ainvoke(None, fork)  # on the new branch, the superstep runs anew
+    forked = await fan(New, saver).ainvoke(None, fork)  # on the new branch, the superstep runs again
     assert forked == {"lines": [], "customer": "Ada", "price": "2.75", "vat": 19}
 
 

@@ -53,7 +53,7 @@ async def test_records_of_a_greater_version(saver: BaseCheckpointSaver) -> None:
     assert await versions.version_of("t") == 2
     assert await versions.ainvoke(Command(resume="yes"), "t") == {"net": 300, "log": ["b: yes"]}
     assert (await two.aget_state("t")).values["net"] == 300
-    past = (await states(one))[1]  # its superstep has closed: a fork runs it anew, with no results of version 2
+    past = (await states(one))[1]  # its superstep has closed: a fork runs it again, with no results of version 2
     assert (past.values, past.changed) == ({"net": 7, "log": []}, ())
     assert (await one.ainvoke(None, past.config))["net"] == 7
 

@@ -59,7 +59,7 @@ WHAT_TO_DO = {
 
 
 async def test_a_missing_version(saver: BaseCheckpointSaver) -> None:
-    """P15: a process that lacks the version refuses before it acquires the thread; reading works, and idle threads go on."""
+    """P15: a process that lacks the version refuses before it acquires the thread; reading works, and idle threads continue."""
     await asked(saver, 2, "open")
     await ended(saver, 2, "idle")
     await asked(saver, 5, "newer")

@@ -86,7 +86,7 @@ NAMES = ["v1-asking.threads", "v1-failed%2F1.threads", "v1-idle.threads"]
 
 
 async def test_the_corpus_is_continued() -> None:
-    """P15: threads of the first version load with the code of today, and with declared changes; they go on."""
+    """P15: threads of the first version load with the code of today, and with declared changes; they continue."""
     assert await check_recorded(orders(None), CORPUS) == NAMES
     changed = orders(None, NewOrder, "sign_off", was="approve", version=2)
     assert await check_recorded(changed, CORPUS) == NAMES

@@ -45,7 +45,7 @@ def office(saver: Any, name: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_an_open_question_of_a_renamed_node(kind: str, tmp_path: Path) -> None:
-    """P15: a renamed node goes on with its question, its recorded call, and the result of its sibling, under the same
+    """P15: a renamed node continues with its question, its recorded call, and the result of its sibling, under the same
     ids; nothing runs again, and no old name is left."""
     async with opened(kind, tmp_path) as saver:
         old = office(saver, "approve")
@@ -86,7 +86,7 @@ async def test_deferred_nodes_and_names_of_nodes_that_ran(saver: BaseCheckpointS
 
 
 async def test_renaming_and_back(saver: BaseCheckpointSaver) -> None:
-    """P15: a thread that went on under the new name goes on under the old one, and ids do not depend on the way."""
+    """P15: a thread that continued under the new name continues under the old one, and ids do not depend on the way."""
     one, two = office(saver, "approve", was="sign_off"), office(saver, "sign_off", was="approve")
     plain = InMemorySaver()
     ids = []
@@ -222,7 +222,7 @@ async def test_forks_copies_inputs_and_edits(saver: BaseCheckpointSaver) -> None
     assert ran == ["approve", "approve", "join", "end"]
     await new.aupdate_state("t", {"log": ["by hand"]}, as_node="sign_off")
     assert (await new.ainvoke(None, "t"))["log"] == ["by hand", "sibling", "join", "end"]
-    fork = await new.ainvoke(None, at)  # a new branch, on which the superstep runs anew, with the same ids
+    fork = await new.ainvoke(None, at)  # a new branch, on which the superstep runs again, with the same ids
     assert fork["__interrupt__"] == [*asked.interrupts]
     assert (await new.ainvoke({}, "t"))["__interrupt__"] != [*asked.interrupts]
     assert (await old.aget_state("t")).next == ("sign_off",)
@@ -278,7 +278,7 @@ async def test_the_state_of_a_kept_graph(saver: BaseCheckpointSaver, durability:
 
 
 async def test_a_graph_inside_of_a_renamed_node_asks(saver: BaseCheckpointSaver) -> None:
-    """P15: a graph inside of a renamed node goes on where it asked, whether it keeps its state or not."""
+    """P15: a graph inside of a renamed node continues where it asked, whether it keeps its state or not."""
 
     def graph(name: str, keeps: Any, **options: Any) -> Any:
         inner = built(Log, {"first": says("first"), "ask": asks("ask")}, [(START, "first"), ("first", "ask")], keeps)

@@ -244,7 +244,7 @@ class LoadedNamespace:
         A failure that is left to an error handler does not count.
         """
         results = self.task_records.results.values()
-        # On a new branch the superstep runs anew. An answer there would be meant for a question of the old branch.
+        # On a new branch the superstep runs again. An answer there would be meant for a question of the old branch.
         if self.branches or any((each.error and not each.handled) or each.answers for each in results):
             return False
         return bool(superstep.plan(self.program, self.start, (self.scope, ids_in(self.ns, self.caller))))

@@ -61,7 +61,7 @@ async def load_checkpoint(namespace: LoadedNamespace, chain: Chain, *, fork: boo
     if at != chain.head and not fork:
         fork = await has_child(lease.saver, thread_id, namespace.ns, at)
         writer.moves_head = not fork
-    # On a new branch the superstep runs anew, so its task records stay with the old branch. The record of updates that
+    # On a new branch the superstep runs again, so its task records stay with the old branch. The record of updates that
     # calls made to the open superstep (`AMENDED`) is loaded: these updates are part of the state.
     namespace.task_records.load([record for record in chain.records if not fork or record.task_id == AMENDED])
     namespace.loaded_at, namespace.branches = at, fork

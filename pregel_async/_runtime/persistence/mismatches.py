@@ -207,7 +207,7 @@ def keys_of_update(program: Program, amended: TaskResult) -> set[str]:
 
 
 def replaced_keys(program: Program, writes: Iterable[Write]) -> set[str]:
-    """Return the keys whose values these writes replace, whatever the keys hold.
+    """Return the keys whose values these writes replace, whatever they hold.
 
     Args:
         program: the graph.

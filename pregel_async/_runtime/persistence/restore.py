@@ -417,7 +417,7 @@ def _with_nodes(program: Program, more: Iterable[Node]) -> Program:
 
 
 def _placeholder(name: str) -> Node:
-    """Return a node that only stands in for a node that the code does not have."""
+    """Return a placeholder for a node that the code does not have."""
     return Node(name=name, triggers=(BRANCH + name,), reads=(), call=no_writes, flavour="inline", writes=no_writes)
 
 

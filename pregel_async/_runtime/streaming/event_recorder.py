@@ -364,7 +364,7 @@ class EventRecorder:
                 await self._flush_pending()
 
     async def end_early_rows(self) -> None:
-        """Store no more rows early, and wait for the last one: a superstep is about to be stored."""
+        """Stop to store rows early, and wait for the last one: a superstep is about to be stored."""
         self.is_running = False
         await self.wait_for_flush()
 

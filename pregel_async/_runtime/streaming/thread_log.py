@@ -63,7 +63,7 @@ class ThreadRuns(Protocol):
         ...
 
     async def is_idle(self) -> bool:
-        """Return True if the log ends after the runs that there are: all are over, and no more are awaited."""
+        """Return True if the log ends after the runs that there are: all are over, and none is awaited."""
         ...
 
     async def get(self, run_id: str) -> LogRun:
