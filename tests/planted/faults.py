@@ -175,7 +175,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "epoch-does-not-rise-in-memory",
         "P6: a new lease does not invalidate the previous one",
-        "InMemorySaver.acquire",
+        "InMemorySaver._acquire",
         "thread.epoch += 1",
         "thread.epoch = 1",
         ("tests/savers/test_conformance.py::TestInMemorySaver::test_its_own_run_may_acquire_again",),
