@@ -49,6 +49,7 @@ OTHERS = {
     # of msgspec, hypothesis and HTTP
     *("gc", "profile", "q"),
     "Report",  # a class of the reader's own
+    *("DBOSUnexpectedStepError", "Replayer"),  # of DBOS and Temporal, with which a page compares
     # of the SDKs whose streams are read
     "create",
     "pregel_async.cost_usd",  # of OpenTelemetry: an attribute and a metric
