@@ -55,6 +55,17 @@ async def take(saver: BaseCheckpointSaver, thread_id: str = "t") -> tuple[Lease,
     return lease, row
 
 
+async def take_and_die(saver: BaseCheckpointSaver, clock: Clock) -> RunRow:
+    """Take the queued run of thread "t", as a worker does that dies then, and queue it again after its lease."""
+    _, row = await take(saver)
+    clock.ahead += saver.lease_seconds
+    runs = saver.runs
+    assert runs is not None
+    for active in await runs.active():
+        assert await runs.requeue(active.thread)
+    return row
+
+
 async def test_a_worker_that_died_before_the_input_was_stored(saver: BaseCheckpointSaver, clock: Clock) -> None:
     """P16: its successor applies the input."""
     graphs = {"agent": steps("a")}
@@ -151,13 +162,7 @@ async def test_a_run_that_ends_its_workers(saver: BaseCheckpointSaver, clock: Cl
     async with RunService(graphs, saver, work=False) as web:
         run = await web.start("agent", {}, thread_id="t", max_stalls=3)
         for taken in range(3):
-            _, row = await take(saver)
-            assert row.stalls == taken + 1
-            clock.ahead += saver.lease_seconds
-            runs = saver.runs
-            assert runs is not None
-            for active in await runs.active():
-                assert await runs.requeue(active.thread)
+            assert (await take_and_die(saver, clock)).stalls == taken + 1
     async with RunService(graphs, saver) as service:
         result = await service.join(run.run_id)
         assert result.status == "error" and result.error is not None and result.error.type == "RunStalledError"
@@ -170,12 +175,7 @@ async def test_quarantine(saver: BaseCheckpointSaver, clock: Clock) -> None:
     async with RunService(graphs, saver, work=False) as web:
         suspect = await web.start("suspect", {}, thread_id="t")
         for _ in range(2):
-            await take(saver)
-            clock.ahead += saver.lease_seconds
-            runs = saver.runs
-            assert runs is not None
-            for active in await runs.active():
-                await runs.requeue(active.thread)
+            await take_and_die(saver, clock)
     async with RunService(graphs, saver) as service:
         await gate.begun.wait()
         run = await service.start("agent", {}, thread_id="u")
@@ -195,12 +195,7 @@ async def test_quarantine_on_a_busy_worker(saver: BaseCheckpointSaver, clock: Cl
     async with RunService(graphs, saver, work=False) as web:
         suspect = await web.start("suspect", {}, thread_id="t")
         for _ in range(2):
-            await take(saver)
-            clock.ahead += saver.lease_seconds
-            runs = saver.runs
-            assert runs is not None
-            for active in await runs.active():
-                await runs.requeue(active.thread)
+            await take_and_die(saver, clock)
         first = await web.start("busy", {}, thread_id="b", priority=1)
         async with RunService(graphs, saver) as service:
             await busy.begun.wait()
