@@ -49,7 +49,9 @@ class _HeldSaver:
     async def commit(self, lease: Lease, commit: Commit) -> None:
         # Events alone of a run that has begun are no progress: the run's row says how often it was taken without any.
         is_of_root = _is_of_root(commit) and not (self._marks.has_begun and _has_events_alone(commit))
-        commit, started = self._with_start(commit) if is_of_root or commit.events else (commit, self._started)
+        carries_start = is_of_root or bool(commit.events)
+        if carries_start:
+            commit = self._with_start(commit)
         if not (is_of_root and await self._marks.store(commit)):
             commit = unreleasing(commit)
             await self._saver.commit(lease, commit)
@@ -57,24 +59,25 @@ class _HeldSaver:
                 self._marks.note_stored(commit)
             if commit.events and self._saver.runs is not None:
                 self._saver.runs.announce(lease.thread_id)  # followers in other processes wait for them
-        self._started = started
+        if carries_start:
+            self._started = ()
 
     async def record(self, lease: Lease, records: Sequence[TaskRecord], *, expires_at: float) -> None:
         is_of_root = any(not record.ns for record in records)
         commit = Commit(rows=(), expected_head=None, records=tuple(records), expires_at=expires_at)
         if is_of_root:
-            commit, started = self._with_start(commit)
+            commit = self._with_start(commit)
             if await self._marks.store(commit, is_commit=False):
-                self._started = started
+                self._started = ()
                 return
         await self._saver.record(lease, records, expires_at=expires_at)
         if is_of_root:
             self._marks.note_stored(commit, is_commit=False)
 
-    def _with_start(self, commit: Commit) -> tuple[Commit, tuple[()]]:
-        """Return a transaction with the row that says which run begins, unless it is stored, and what is then left."""
+    def _with_start(self, commit: Commit) -> Commit:
+        """Return a transaction with the row that says which run begins, unless that is stored."""
         rows = [started(_place_of(commit)) for started in self._started]
-        return replace(commit, events=(*rows, *commit.events)) if rows else commit, ()
+        return replace(commit, events=(*rows, *commit.events)) if rows else commit
 
 
 def held(

@@ -70,7 +70,7 @@ class RunMarks:
         self._graph = graph
         self._tip: _Tip | None = _Tip({}, {}, None)  # None: to be read when it is needed
         self._since: list[Commit] = []  # stored after `_tip`
-        self._has_begun = False  # this attempt's first transaction is stored
+        self._has_stored = False  # this attempt has stored a transaction
         self._has_committed = False
         # Answers are recorded as questions are, with those that are still open: in the first transaction, if any.
         self._answers_first = isinstance(call.input, Command) and not run.begun
@@ -83,7 +83,7 @@ class RunMarks:
         Args:
             chain: the rows.
         """
-        if not self._has_begun and self._tip is not None:
+        if not self._has_stored and self._tip is not None:
             # The rows of earlier reads, too: of two reads, the last may have been of another branch.
             rows = {**self._tip.rows, **{row.checkpoint_id: row for row in chain.rows}}
             records = {record.task_id: record for record in chain.records}
@@ -100,7 +100,7 @@ class RunMarks:
         if self._tip is not None:
             self._since.append(commit)
             self._limit()
-        self.has_begun = self._has_begun = True
+        self.has_begun = self._has_stored = True
         self._has_committed = self._has_committed or is_commit
 
     async def store(self, commit: Commit, *, is_commit: bool = True) -> bool:
@@ -122,7 +122,7 @@ class RunMarks:
         if outcome is not None:
             await self._runs.end(self._lease, self._run_id, outcome, commit)
             self.ended = True
-        elif not self._has_begun:
+        elif not self._has_stored:
             await self._runs.begin(self._lease, self._run_id, commit, first_event=self._before(commit))
         else:
             return False
@@ -145,7 +145,7 @@ class RunMarks:
             # Not all tasks ask if the run was drained before it had started all: such a run is given back.
             if len(state.next) != len(asking) or finishes is bool(asking):
                 return None
-            first_event = "" if self._has_begun else self._before(commit)
+            first_event = "" if self._has_stored else self._before(commit)
             status: RunStatus = "success" if finishes else "interrupted"
             route = await route_of(self._name, graph, self._lease.thread_id)
             return outcome_of(state, status, self._lease, first_event=first_event, route=route)
@@ -162,17 +162,17 @@ class RunMarks:
         """Return the checkpoint after which a transaction is to be stored."""
         if self._tip is None:
             # Before the first transaction, that may be an older one than the newest.
-            at = None if self._has_begun else _parent_of(commit)
+            at = None if self._has_stored else _parent_of(commit)
             chain = await self._saver.read(self._lease.thread_id, "", at)
             return _Tip({}, {}, None) if chain is None else _Tip.of(chain)
-        for commit in self._since:
-            self._tip = self._tip.after(commit)
+        for stored in self._since:
+            self._tip = self._tip.after(stored)
         self._since.clear()
         return self._tip
 
     def _may_pause_after(self, commit: Commit, *, is_commit: bool) -> bool:
         """Return True if a transaction may be the one with the questions for which the run pauses."""
-        if not self._may_pause or (self._answers_first and not self._has_begun):
+        if not self._may_pause or (self._answers_first and not self._has_stored):
             return False
         # Without a commit, the thread's metadata are still to be stored under the lease.
         if not (is_commit or self._has_committed):
