@@ -284,7 +284,15 @@ class Activation:
             return None
         if not finished:
             return self.execution.stopped_by
-        return "success" if stream.status == "done" else "interrupted"
+        if stream.status == "done":
+            return "success"
+        # A question ends a drained superstep before all its tasks have begun: those are left for another worker.
+        return None if tools.control.drain_requested and await self._has_unstarted(graph, row) else "interrupted"
+
+    async def _has_unstarted(self, graph: Graph[Any, Any], row: RunRow) -> bool:
+        """Return True if a thread has pending tasks that ask nothing."""
+        state = await graph.aget_state({"configurable": {"thread_id": row.thread_id}})
+        return len(state.next) > len([task for task in state.tasks if task.interrupts])
 
     async def _end(self, lease: Lease, row: RunRow, status: RunStatus, error: RunError | None) -> None:
         """Store how a run ended, and release the lease."""

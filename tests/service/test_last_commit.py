@@ -10,6 +10,8 @@ import pytest
 from checkpoint_savers import BaseCheckpointSaver
 from checkpoint_savers.upkeep.retention import Retention
 from pregel_async import START, Command, StateGraph
+from pregel_async._runtime.streaming.event_rows import read_row
+from pregel_async._runtime.streaming.parts import RUN
 from pregel_async.runtime import interrupt
 from pregel_async.service import Run, RunOverError, RunService, run_marks
 from pregel_async.types import Durability
@@ -202,3 +204,34 @@ async def test_a_start_before_the_last_commit(saver: BaseCheckpointSaver) -> Non
         assert after is not None and (after.activation, after.activation_no) == ("none", before.activation_no + 1)
         (header,) = await saver.threads()
         assert header.owner is None and header.epoch == 2
+
+
+async def test_a_question_of_a_drained_superstep(watched: Watched) -> None:
+    """P16: a run that is drained before all tasks of its superstep have begun is given back, although one asks: it does
+    not end with that question."""
+    gate, ran = Gate(), list[str]()
+
+    async def ask(state: Log) -> dict[str, Any]:
+        await gate.wait()
+        return {"log": [interrupt("sure?")]}
+
+    builder = StateGraph(Log).add_node("ask", ask).add_node("work", lambda state: ran.append("work"))
+    graph = builder.add_edge(START, "ask").add_edge(START, "work").compile(blocking=False)
+    async with RunService({"agent": graph}, watched.stopping) as old:
+        run = await old.start("agent", {}, thread_id="t", config={"max_concurrency": 1})
+        await gate.begun.wait()
+        old.drain()
+        gate.opened.set()
+    assert ran == [] and "end" not in watched.writes
+    async with RunService({"agent": graph}, watched.stopping) as new:
+        result = await new.join(run.run_id)
+        assert (result.status, result.run.attempt, ran) == ("interrupted", 2, ["work"])
+
+
+async def test_the_start_is_stored_once(saver: BaseCheckpointSaver) -> None:
+    """S5: the row that says which run begins is stored with the run's first transaction, and with no other."""
+    async with RunService({"agent": steps("a", "b", "c")}, saver) as service:
+        run = await service.start("agent", {}, thread_id="t", stream_mode=["updates"])
+        await service.join(run.run_id)
+    rows = [read_row(row, "t") for row in await saver.events("t", limit=100)]
+    assert [event.mode for row in rows for event in row.events].count(RUN) == 1 and len(rows) >= 3
