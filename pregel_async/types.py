@@ -778,7 +778,7 @@ class StoredState(Mapping[str, Any]):
         return self._next()
 
     def plain(self, key: str) -> Any:
-        """Return a stored value with a `StoredObject` for each object that its class cannot restore.
+        """Return a stored value without its classes: with a `StoredObject` for each object of a registered class.
 
         Args:
             key: the key.

@@ -130,7 +130,7 @@ class Point:
 
 
 async def test_stored_states() -> None:
-    """A migration decodes only what it looks at; `plain` gives objects of classes that are gone."""
+    """A migration decodes only what it looks at; `plain` gives fields of objects whose classes are gone."""
 
     class Points(TypedDict, total=False):
         p: Point
@@ -157,6 +157,25 @@ async def test_stored_states() -> None:
     await built(Points, {"a": says("a", {})}, [(START, "a")], saver).ainvoke({"n": 1}, "u")
     assert (await again.aget_state("u")).values == {"n": 1, "m": [1]}
     assert seen == [3, 1, 3, ["n", "p", "m"], "<StoredState of thread 't', version 1: n, p, m>", None]
+
+
+async def test_stored_states_without_classes() -> None:
+    """A migration that reads with `plain` gets fields, also where the class is there: so it does not depend on the class,
+    which later code may change."""
+
+    class Points(TypedDict, total=False):
+        p: Point
+
+    saver, seen = InMemorySaver(), list[Any]()
+    await built(Points, {"a": says("a", {})}, [(START, "a")], saver).ainvoke({"p": Point(3)}, "t")
+
+    def to_two(old: StoredState) -> Mapping[str, Any]:
+        seen.extend([old["p"], old.plain("p").fields])
+        return {}
+
+    new = built(Points, {"a": says("a", {})}, [(START, "a")], saver, version=2, migrations={2: to_two})
+    await new.aget_state("t")
+    assert seen == [Point(3), {"x": 3}]
 
 
 async def test_a_copy_after_an_edit_has_the_present_version(saver: BaseCheckpointSaver) -> None:

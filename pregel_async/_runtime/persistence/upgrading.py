@@ -136,7 +136,7 @@ def migrated(
 
     def plain(key: str) -> Any:
         if key in state.values and key not in changed:
-            return codec.decode_stored(data_of(state.values[key]), channel=key)
+            return codec.decode_plain(data_of(state.values[key]), channel=key)
         return values()[key]()
 
     def values() -> dict[str, Callable[[], Any]]:
