@@ -130,10 +130,19 @@ class InMemoryRuns(RunStore):
 
     def _row(self, thread_id: str) -> RunThreadRow | None:
         row = self._threads.get(thread_id)
-        return None if row is None else replace(row, metadata=self._saver.metadata_of(thread_id))
+        return None if row is None else self._with_metadata(row)
 
     def _rows(self) -> list[RunThreadRow]:
-        return [replace(row, metadata=self._saver.metadata_of(row.thread_id)) for row in self._threads.values()]
+        return list(map(self._with_metadata, self._threads.values()))
+
+    def _with_metadata(self, row: RunThreadRow) -> RunThreadRow:
+        return replace(row, metadata=self._saver.metadata_of(row.thread_id))
+
+    def _first(
+        self, rows: Iterable[RunThreadRow], limit: int, key: Callable[[RunThreadRow], tuple[float, ...]]
+    ) -> tuple[RunThreadRow, ...]:
+        """Return the first rows by a key. Metadata is decoded for these alone, not for all threads."""
+        return tuple(map(self._with_metadata, sorted(rows, key=key)[: max(limit, 0)]))
 
     def _check_new(self, run: RunRow) -> None:
         if run.run_id in self._runs or run.request.idempotency_key in self._by_key:
@@ -165,19 +174,20 @@ class InMemoryRuns(RunStore):
 
     async def queued(self, *, routes: Collection[str] = (), limit: int = PAGE) -> tuple[RunThreadRow, ...]:
         with self._lock:
-            found = [row for row in self._rows() if row.activation == "queued" and (not routes or row.route in routes)]
-        return _first(found, limit, lambda row: (-row.priority, row.activation_at))
+            queued = [row for row in self._threads.values() if row.activation == "queued"]
+            found = [row for row in queued if not routes or row.route in routes]
+            return self._first(found, limit, lambda row: (-row.priority, row.activation_at))
 
     async def due(self, *, limit: int = PAGE) -> tuple[RunThreadRow, ...]:
         with self._lock:
             now = self._clock()
-            found = [row for row in self._rows() if 0 < row.wake_at <= now]
-        return _first(found, limit, lambda row: (row.wake_at,))
+            found = [row for row in self._threads.values() if 0 < row.wake_at <= now]
+            return self._first(found, limit, lambda row: (row.wake_at,))
 
     async def active(self, *, limit: int = PAGE) -> tuple[ActiveThread, ...]:
         with self._lock:
-            found = [row for row in self._rows() if row.activation == "active"]
-            first = _first(found, limit, lambda row: (row.activation_at,))
+            found = [row for row in self._threads.values() if row.activation == "active"]
+            first = self._first(found, limit, lambda row: (row.activation_at,))
             return tuple([ActiveThread(row, *self._saver.owner_of(row.thread_id)) for row in first])
 
     async def find_runs(self, query: RunQuery, *, after: RowPosition | None, limit: int) -> list[RunRow]:
@@ -201,9 +211,3 @@ class InMemoryRuns(RunStore):
     async def count_threads(self, query: ThreadQuery) -> int:
         with self._lock:
             return sum([query.matches(row) for row in self._rows()])
-
-
-def _first(
-    rows: Iterable[RunThreadRow], limit: int, key: Callable[[RunThreadRow], tuple[float, ...]]
-) -> tuple[RunThreadRow, ...]:
-    return tuple(sorted(rows, key=key)[: max(limit, 0)])
