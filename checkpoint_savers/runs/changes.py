@@ -9,9 +9,10 @@ import anyio
 
 from ..bridge import Waiter, loop_scheduler, wake
 
-Topic: TypeAlias = Literal["queue", "cancel", "run"]
+Topic: TypeAlias = Literal["queue", "cancel", "run", "other"]
 """What may have changed: a thread is queued; a run is to be cancelled, was cancelled, or is followed; a run has begun
-or ended. A task that waits for one of these need not look after changes of the others."""
+or ended; anything else, such as a run that was taken and has stored nothing yet. A task that waits for one of these
+need not look after changes of the others."""
 
 TOPICS: Final[tuple[Topic, ...]] = get_args(Topic)
 

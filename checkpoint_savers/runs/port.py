@@ -416,10 +416,11 @@ def topics_of(changes: Changes[Any]) -> tuple[Topic, ...]:
     # Also when it has ended, so that the caller that waits for it is notified at once.
     if any(run.cancel is not None or (run.is_open and run.followed_until) for run in changes.runs):
         topics.append("cancel")
-    # A run without these has only been taken. Tasks that wait for any change are woken also then.
-    if any(run.begun or not run.is_open for run in changes.runs) or not topics:
+    if any(run.begun or not run.is_open for run in changes.runs):
         topics.append("run")
-    return tuple(topics) if changes.thread is not None or changes.runs else ()
+    if not topics and (changes.thread is not None or changes.runs):
+        topics.append("other")
+    return tuple(topics)
 
 
 def ends_work(found: Found, changes: Changes[Any], lease: Lease) -> bool:

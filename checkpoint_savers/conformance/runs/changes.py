@@ -94,7 +94,7 @@ class Waiting(RunSuite):
         assert "queue" in await changed()
         lease = await self.acquire(saver)
         assert await runs.take(lease, 1, worker="w") is not None
-        assert not await changed() & {"queue", "cancel"}
+        assert not await changed() & {"queue", "cancel", "run"}
         await runs.begin(lease, "a", commit(row(1)))
         assert await changed() == {"run"}
         running = await runs.get_run("a")
