@@ -9,16 +9,20 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from ..errors import SaverClosedError
 from ..records import Commit, Lease
 from ..runs.changes import TOPICS, ChangeSignal, Topic
-from ..runs.decisions import WantedLease
-from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
+from ..runs.decisions import Changes, Found, WantedLease
+from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work, topics_of
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
 from .open_saver import ConnectedSaver
+from .run_mark import KnownRows, RowsChangedError, mark_of
 from .run_searches import RunSearches
-from .run_transactions import OnQueued, RunAttempt
+from .run_transactions import OnQueued, RunAttempt, is_queued
+from .writing import LeasedWrite
 
 T = TypeVar("T")
 
@@ -45,6 +49,8 @@ class PostgresRuns(RunStore):
         run: runs work on a connection.
         searches: the statements that read.
         clock: returns the time in unix seconds, or None for the server's time.
+        now: returns the time in unix seconds, without a query.
+        number: returns the number of a write.
         acquired: called when a transaction has acquired a lease.
         released: called when a transaction has released a lease.
         opened: returns the parts of the saver that exist while it is open.
@@ -64,6 +70,8 @@ class PostgresRuns(RunStore):
         searches: RunSearches,
         *,
         clock: Callable[[], float | None],
+        now: Callable[[], float],
+        number: Callable[[], int],
         acquired: Callable[[Lease], None],
         released: Callable[[Lease], None],
         opened: Callable[[], ConnectedSaver],
@@ -76,6 +84,9 @@ class PostgresRuns(RunStore):
         self._run = run
         self._searches = searches
         self._clock = clock
+        self._now = now
+        self._number = number
+        self._known: dict[str, KnownRows] = {}  # by thread, while this process holds its lease
         self._acquired = acquired
         self._released = released
         self._opened = opened
@@ -97,6 +108,13 @@ class PostgresRuns(RunStore):
         wants: WantedLease | None = None,
     ) -> T:
         check_commit(lease, commit)
+        if lease is not None and commit is not None:
+            known = self._known.get(thread_id)
+            if known is not None and known.epoch == lease.epoch:
+                found = known.found(run_id, self._now())
+                changes = decide(found)
+                if await self._store_marked(found, changes, lease, commit):
+                    return changes.result
         attempt = RunAttempt(
             thread_id,
             decide,
@@ -114,12 +132,50 @@ class PostgresRuns(RunStore):
         finally:
             # Also if the caller was cancelled while it waited: the transaction has ended all the same.
             if attempt.committed:
-                if attempt.topics:
-                    self.notify(thread_id, attempt.topics)
+                self._note(thread_id, attempt.left, attempt.topics)
                 if lease is not None and attempt.released:
                     self._released(lease)
                 if attempt.acquired is not None:
                     self._acquired(attempt.acquired)
+
+    async def _store_marked(self, found: Found, changes: Changes[Any], lease: Lease, commit: Commit) -> bool:
+        """Store a superstep and the change of its run by the superstep's own statement.
+
+        Args:
+            found: the rows, as this process has written them last.
+            changes: what was decided by them.
+            lease, commit: as for `transact`.
+
+        Returns:
+            False if that cannot be, or if the rows have changed since. Nothing was stored then.
+        """
+        mark = mark_of(found, changes)
+        # With a callback, the job of a thread that is queued is stored in the same transaction.
+        if mark is None or (self.on_queued is not None and is_queued(found.thread, changes.thread)):
+            return False
+        releases = commit.releases or ends_work(found, changes, lease)
+        left = None if releases else KnownRows.after(found, changes, lease)
+        write = LeasedWrite(lease, replace(commit, releases=releases), self._number, mark=mark)
+        try:
+            await self._opened().write(write)
+        except RowsChangedError:
+            return False
+        finally:
+            # Also if the caller was cancelled while it waited.
+            if write.is_stored:
+                self._note(found.thread_id, left, topics_of(changes))
+                if releases:
+                    self._released(lease)
+        return True
+
+    def _note(self, thread_id: str, left: KnownRows | None, topics: tuple[Topic, ...]) -> None:
+        """Note what a transaction has stored."""
+        if left is None:
+            self._known.pop(thread_id, None)
+        else:
+            self._known[thread_id] = left
+        if topics:
+            self.notify(thread_id, topics)
 
     def notify(self, thread_id: str, topics: tuple[Topic, ...] = TOPICS) -> None:
         self.changes.notify(topics)

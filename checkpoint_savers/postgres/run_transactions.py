@@ -39,6 +39,7 @@ from .escaping import escape, unescape
 from .group_commit import QueuedWrite
 from .outcomes import was_committed
 from .rows import Raw, owner_of, owner_text, to_checkpoint_id_or_none, where_of
+from .run_mark import KnownRows
 from .run_rows import (
     RUN_COLUMNS,
     RUN_COLUMNS_AND_ASKED_PAYLOADS,
@@ -182,6 +183,7 @@ class RunAttempt(QueuedWrite[T]):
         topics: what it has changed.
         released: True if it released the lease.
         acquired: the lease that it acquired; None for none.
+        left: the rows that it leaves under a lease that is held still, or None.
     """
 
     def __init__(
@@ -211,6 +213,7 @@ class RunAttempt(QueuedWrite[T]):
         self.topics: tuple[Topic, ...] = ()
         self.released = False
         self.acquired: Lease | None = None
+        self.left: KnownRows | None = None
 
     @property
     def takes(self) -> bool:
@@ -380,9 +383,11 @@ class RunTransactions:
             raise _SplitError  # its row was inserted to be locked
         attempt.value = changes.result
         attempt.released = already or releases
+        held = attempt.acquired if lease is None or attempt.released else lease
+        attempt.left = None if held is None else KnownRows.after(locked.found, changes, held)
         attempt.topics = topics_of(changes)
-        is_queued = thread is not None and _is_queued(locked.found.thread, thread)
-        return _Decided(attempt, locked, changes, metadata, attempt.on_queued if is_queued else None, releases, writes)
+        queues = is_queued(locked.found.thread, thread)
+        return _Decided(attempt, locked, changes, metadata, attempt.on_queued if queues else None, releases, writes)
 
     async def _set_metadata(self, connection: Connection, todo: Sequence[_Decided]) -> None:
         """Change the metadata of the saver's threads, and delete an empty row that was inserted to be locked."""
@@ -603,9 +608,14 @@ def _order(run: RunRow) -> tuple[int, int]:
     return run.order
 
 
-def _is_queued(before: RunThreadRow | None, after: RunThreadRow) -> bool:
-    """Return True if a change queues a thread, or queues it again."""
-    if after.activation != "queued":
+def is_queued(before: RunThreadRow | None, after: RunThreadRow | None) -> bool:
+    """Return True if a change queues a thread, or queues it again.
+
+    Args:
+        before: the thread's row; None if it had none.
+        after: its new row; None if it does not change.
+    """
+    if after is None or after.activation != "queued":
         return False
     return before is None or (before.activation, before.activation_no) != ("queued", after.activation_no)
 

@@ -376,6 +376,8 @@ def _runs_of(saver: PostgresSaver) -> PostgresRuns:
         saver._run,
         RunSearches(name),
         clock=lambda: None if saver.clock is saver._server_clock else saver.clock(),
+        now=lambda: saver.clock(),
+        number=saver._numbers.next,
         acquired=saver._hold,
         released=saver._forget,
         opened=saver._require_open,

@@ -21,10 +21,12 @@ from typing import Any, NamedTuple
 from ..errors import ThreadBusyError
 from ..metadata import read_metadata, with_defaults, write_metadata
 from ..records import Commit, EventRow, Lease, NamespaceChange, TaskRecord
+from . import run_mark
 from .connections import PostgresCursor
 from .escaping import escape, escape_or_none, unescape
 from .group_commit import QueuedWrite
 from .rows import owner_of, where_of
+from .run_mark import RowsChangedError, RunMark
 from .server_clock import SERVER_TIME, ServerClock, counter
 
 CHANNEL = "pregel_saver"
@@ -66,7 +68,7 @@ WITH job AS MATERIALIZED (
     SELECT * FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::text[], %b::bigint[], %b::float8[], %b::bool[],
         %b::text[], %b::text[], %b::text[], %b::bool[], %b::text[], %b::text[])
     AS j (n, thread_id, epoch, run_id, seq, expires_at, releases, ns, expected, head, is_new, metadata, metadata_was)
-){other}, seen AS MATERIALIZED (
+){{mark}}{other}, seen AS MATERIALIZED (
     SELECT j.*, t.thread, t.epoch AS epoch_now, t.seq AS seq_now, t.owner, t.expires_at AS until,
         t.epoch = j.epoch AND t.run_id = j.run_id AS is_held,
         j.ns IS NULL OR h.checkpoint_id IS NOT DISTINCT FROM j.expected AND (j.is_new OR EXISTS (
@@ -83,7 +85,7 @@ WITH job AS MATERIALIZED (
     JOIN {{s}}.pregel_threads t
         ON t.thread = s.thread AND t.epoch = s.epoch AND t.run_id = s.run_id AND t.seq = s.seq_now
     WHERE s.is_held AND s.fits AND (s.seq IS NULL OR s.seq_now < s.seq)
-        AND (s.metadata IS NULL OR s.metadata_was = t.metadata)
+        AND (s.metadata IS NULL OR s.metadata_was = t.metadata){{mark_fits}}
     FOR UPDATE OF t SKIP LOCKED
 ), renewed AS (
     UPDATE {{s}}.pregel_threads t SET
@@ -145,11 +147,12 @@ _BARE = """, bare AS (
     DELETE FROM {s}.pregel_events t USING held h WHERE t.thread = h.thread AND h.is_bare
 )"""
 _ANSWER = f"""
-SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until, {SERVER_TIME}
+SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until, {SERVER_TIME},
+    {{is_marked}}
 FROM seen s LEFT JOIN held h USING (n)"""
 _ANSWER_AND_NOTIFY = f"""
 SELECT s.n, h.n IS NOT NULL, s.is_held AND s.fits, s.epoch_now, s.seq_now, s.owner, s.until, {SERVER_TIME},
-    pg_notify(%b, r.payload)
+    {{is_marked}}, pg_notify(%b, r.payload)
 FROM seen s LEFT JOIN held h USING (n)
 LEFT JOIN unnest(%b::int[], %b::text[]) AS r (n, payload) ON r.n = h.n"""
 
@@ -230,14 +233,40 @@ class LeasedWrite(QueuedWrite[None]):
         number: returns a greater number in each call. None for a write that is not queued, but stored by a transaction
             that holds the lock on the thread's row: it gets the number after the thread's last one, so that writes that
             are queued meanwhile still have greater numbers.
+        mark: a change of a run's rows, stored with the commit. If these are no longer the expected ones, the write's
+            error is `RowsChangedError`.
+
+    Attributes:
+        is_stored: True once it is known that the write was stored.
     """
 
-    __slots__ = ("_number", "clears", "commit", "events", "heads", "lease", "records", "rows", "seq")
+    __slots__ = (
+        "_number",
+        "clears",
+        "commit",
+        "events",
+        "heads",
+        "is_stored",
+        "lease",
+        "mark",
+        "records",
+        "rows",
+        "seq",
+    )
 
-    def __init__(self, lease: Lease, commit: Commit | None, number: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        commit: Commit | None,
+        number: Callable[[], int] | None = None,
+        *,
+        mark: RunMark | None = None,
+    ) -> None:
         super().__init__(lease.thread_id)
         self.lease = lease
         self.commit = commit
+        self.mark = mark
+        self.is_stored = False
         self.seq: int | None = None
         self._number = number
         self.heads: list[_ChangedHead] = []
@@ -341,18 +370,23 @@ class WriteStatements:
         """
         answers, received = await cursor.fetchall(), counter()
         locked: list[LeasedWrite] = []
-        for n, done, fits, epoch, seq, owner, until, now, *_ in answers:
+        for n, done, fits, epoch, seq, owner, until, now, is_marked, *_ in answers:
             write = writes[n]
             self._clock.update(sent, now, received)
             # A mere release of a lease that is no longer held is no error: another run has acquired the thread.
             if done or (write.commit is None and not fits):
-                continue
-            if write.unsure and epoch == write.lease.epoch and write.seq is not None and seq >= write.seq:
-                continue  # an earlier attempt, whose connection broke, stored it
-            # Lease and head are right and it was still not stored: the row is locked, or has changed since it was seen.
-            if fits:
+                write.is_stored = done
+            elif write.unsure and epoch == write.lease.epoch and write.seq is not None and seq >= write.seq:
+                write.is_stored = True  # by an earlier attempt, whose connection broke
+            elif fits and write.mark is not None and not is_marked:
+                write.error = RowsChangedError()
+            elif fits:
+                # Lease and head are right and it was still not stored: the row is locked, or has changed since it was
+                # seen.
                 locked.append(write)
-            elif not (write.unsure and await self._was_stored(cursor, write, epoch)):
+            elif write.unsure and await self._was_stored(cursor, write, epoch):
+                write.is_stored = True
+            else:
                 write.error = self._lease_lost(write, owner, until)
         return locked
 
@@ -390,6 +424,7 @@ class WriteStatements:
         commits = [(n, write, write.commit) for n, write in enumerate(writes)]
         heads = [write.heads[0] if write.heads else _NO_HEAD for write in writes]
         others = [(n, *head) for n, write in enumerate(writes) for head in write.heads[1:]]
+        marks = [(n, *write.mark) for n, write in enumerate(writes) if write.mark is not None]
         text = [_STATEMENT_OF_OTHERS if others else _STATEMENT]
         bound: list[object] = [
             list(range(len(writes))),
@@ -406,6 +441,9 @@ class WriteStatements:
             [metadata[write][0] if write in metadata else None for write in writes],
             [metadata[write][1] if write in metadata else None for write in writes],
         ]
+        if marks:
+            text.append(run_mark.UPDATES)
+            bound += map(list, zip(*marks, strict=True))
         if others:
             text.append(_MOVED_OTHERS)
             bound += map(list, zip(*others, strict=True))
@@ -436,7 +474,14 @@ class WriteStatements:
             ]
         else:
             text.append(_ANSWER)
-        return "".join(text).format(s=self._schema, is_bare=is_bare).encode(), bound
+        parts = {
+            "s": self._schema,
+            "is_bare": is_bare,
+            "mark": run_mark.PARTS.format(s=self._schema) if marks else "",
+            "mark_fits": run_mark.FITS if marks else "",
+            "is_marked": run_mark.IS_MARKED if marks else "true",
+        }
+        return "".join(text).format_map(parts).encode(), bound
 
     async def _was_stored(self, cursor: PostgresCursor, write: LeasedWrite, epoch: int | None) -> bool:
         """Return True if an attempt whose connection broke stored the write.
