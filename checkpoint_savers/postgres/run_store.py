@@ -155,6 +155,7 @@ class PostgresRuns(RunStore):
             return False
         releases = commit.releases or ends_work(found, changes, lease)
         left = None if releases else KnownRows.after(found, changes, lease)
+        self._known.pop(found.thread_id, None)
         write = LeasedWrite(lease, replace(commit, releases=releases), self._number, mark=mark)
         try:
             await self._opened().write(write)
@@ -168,11 +169,17 @@ class PostgresRuns(RunStore):
                     self._released(lease)
         return True
 
+    def forget(self, lease: Lease) -> None:
+        """Forget the rows that are known under a lease which is no longer held.
+
+        Args:
+            lease: the lease.
+        """
+        self._known.pop(lease.thread_id, None)
+
     def _note(self, thread_id: str, left: KnownRows | None, topics: tuple[Topic, ...]) -> None:
-        """Note what a transaction has stored."""
-        if left is None:
-            self._known.pop(thread_id, None)
-        else:
+        """Note what a transaction has stored, and notify those who wait for it."""
+        if left is not None:
             self._known[thread_id] = left
         if topics:
             self.notify(thread_id, topics)

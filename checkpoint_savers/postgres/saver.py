@@ -276,6 +276,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
 
     def _forget(self, lease: Lease) -> None:
         self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
+        self._runs.forget(lease)
 
     async def _write(self, lease: Lease, commit: Commit | None, *, shielded: bool = False) -> None:
         await self._require_open().write(LeasedWrite(lease, commit, self._numbers.next), shielded=shielded)

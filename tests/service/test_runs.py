@@ -171,7 +171,8 @@ async def test_a_time_limit(saver: BaseCheckpointSaver) -> None:
     gate = Gate()
     async with RunService({"agent": gated(gate)}, saver) as service:
         result = await service.join((await service.start("agent", {}, thread_id="t", time_limit=0.05)).run_id)
-        assert (result.status, gate.cancelled) == ("timeout", 1)
+        assert result.status == "timeout"
+        assert gate.cancelled == gate.begun.is_set()  # a slow machine needs the time before the node begins
         assert (await service.get_thread("t")).status == "error"
 
 
