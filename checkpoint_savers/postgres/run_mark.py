@@ -9,7 +9,8 @@ and the transaction that locks and reads the rows first does it (`run_transactio
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from ..records import Lease
 from ..runs.decisions import Changes, Found
@@ -17,45 +18,39 @@ from ..runs.rows import RunRow, RunThreadRow
 from .escaping import escape
 from .run_rows import changed_run_values, content_values, thread_values
 
-PARTS: Final = """, mark AS MATERIALIZED (
-    SELECT * FROM unnest(%b::int[], %b::bytea[], %b::bytea[], %b::bool[],
-        %b::text[], %b::text[], %b::bool[], %b::bytea[],
-        %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::float8[], %b::bigint[], %b::text[],
-        %b::float8[], %b::float8[], %b::float8[], %b::bytea[], %b::text[], %b::bytea[])
-    AS m (n, run_before, thread_before, has_content,
-        run_id, run_status, hidden, run_frame,
-        thread_id, status, assistant, activation, activation_no, activation_at, priority, route,
-        wake_at, created_at, updated_at, frame, state, content)
-), marked AS MATERIALIZED (
-    SELECT m.* FROM mark m
-    JOIN {s}.pregel_run_threads r ON r.thread_id = m.thread_id AND r.frame = m.thread_before
-    JOIN {s}.pregel_runs u ON u.run_id = m.run_id AND u.frame = m.run_before
-    FOR UPDATE OF r, u SKIP LOCKED
+RUNS: Final = """, marked AS MATERIALIZED (
+    SELECT m.* FROM unnest(%b::int[], %b::bytea[], %b::text[], %b::text[], %b::bool[], %b::bytea[])
+        AS m (n, before, run_id, status, hidden, frame)
+    JOIN {s}.pregel_runs u ON u.run_id = m.run_id AND u.frame = m.before
+    FOR UPDATE OF u SKIP LOCKED
 )"""
-"""The marks of a batch, and those whose rows are still the expected ones."""
+"""The runs that a batch marks, as far as their rows are the expected ones."""
 
-FITS: Final = """
-        AND (NOT EXISTS (SELECT FROM mark m WHERE m.n = s.n) OR EXISTS (SELECT FROM marked k WHERE k.n = s.n))"""
-"""The condition that a write's mark, if it has one, can be stored."""
+THREADS: Final = """, marked_threads AS MATERIALIZED (
+    SELECT m.* FROM unnest(%b::int[], %b::bytea[], %b::bool[], %b::text[], %b::text[], %b::text[], %b::text[],
+            %b::bigint[], %b::float8[], %b::bigint[], %b::text[], %b::float8[], %b::float8[], %b::float8[], %b::bytea[],
+            %b::text[], %b::bytea[])
+        AS m (n, before, has_content, thread_id, status, assistant, activation,
+            activation_no, activation_at, priority, route, wake_at, created_at, updated_at, frame,
+            state, content)
+    JOIN {s}.pregel_run_threads r ON r.thread_id = m.thread_id AND r.frame = m.before
+    FOR UPDATE OF r SKIP LOCKED
+)"""
+"""The threads that a batch marks, likewise."""
 
-UPDATES: Final = """, marked_runs AS (
-    UPDATE {s}.pregel_runs u SET status = k.run_status, hidden = k.hidden, frame = k.run_frame
+UPDATED_RUNS: Final = """, updated_runs AS (
+    UPDATE {s}.pregel_runs u SET status = k.status, hidden = k.hidden, frame = k.frame
     FROM marked k JOIN held h USING (n) WHERE u.run_id = k.run_id
-), marked_threads AS (
+)"""
+
+UPDATED_THREADS: Final = """, updated_threads AS (
     UPDATE {s}.pregel_run_threads t SET status = k.status, assistant = k.assistant, activation = k.activation,
         activation_no = k.activation_no, activation_at = k.activation_at, priority = k.priority, route = k.route,
         wake_at = k.wake_at, created_at = k.created_at, updated_at = k.updated_at, frame = k.frame,
         state = CASE WHEN k.has_content THEN k.state::jsonb ELSE t.state END,
         content = CASE WHEN k.has_content THEN k.content ELSE t.content END
-    FROM marked k JOIN held h USING (n) WHERE t.thread_id = k.thread_id
+    FROM marked_threads k JOIN held h USING (n) WHERE t.thread_id = k.thread_id
 )"""
-
-IS_MARKED: Final = "EXISTS (SELECT FROM marked k WHERE k.n = s.n)"
-"""An expression: the rows of a write's mark are the expected ones, and no other connection has locked them."""
-
-
-RunMark: TypeAlias = tuple[Any, ...]
-"""The values of a mark, in the order of `PARTS`, without the number of its write."""
 
 
 class RowsChangedError(Exception):
@@ -103,25 +98,75 @@ class KnownRows(NamedTuple):
         )
 
 
-def mark_of(found: Found, changes: Changes[Any]) -> RunMark | None:
-    """Return the mark of a change; None if it changes other rows than those of one run and its thread.
+class RunMark(NamedTuple):
+    """The rows of a run that a write changes.
 
-    Args:
-        found: the rows before.
-        changes: what is to be written.
+    Attributes:
+        run: values for `RUNS`, without the number of the write.
+        thread: values for `THREADS`, likewise; None if the thread's row does not change.
     """
-    before, after, run = found.thread, changes.thread, found.named
-    if run is None or before is None or after is None or changes.metadata:
-        return None
-    if [each.run_id for each in changes.runs] != [run.run_id]:
-        return None
-    has_content = before.values is not after.values or before.interrupts is not after.interrupts
-    return (
-        changed_run_values(run)[-1],
-        thread_values(before)[-1],
-        has_content,
-        *changed_run_values(changes.runs[0]),
-        escape(after.thread_id),
-        *thread_values(after),
-        *(content_values(after) if has_content else (None, None)),
-    )
+
+    run: tuple[Any, ...]
+    thread: tuple[Any, ...] | None
+
+    @classmethod
+    def of(cls, found: Found, changes: Changes[Any]) -> RunMark | None:
+        """Return the mark of a change; None if it changes other rows than those of one run and its thread.
+
+        Args:
+            found: the rows before.
+            changes: what is to be written.
+        """
+        before, after, run = found.thread, changes.thread, found.named
+        if run is None or before is None or changes.metadata or [each.run_id for each in changes.runs] != [run.run_id]:
+            return None
+        of_run = changed_run_values(run)[-1], *changed_run_values(changes.runs[0])
+        if after is None:
+            return cls(of_run, None)
+        has_content = before.values is not after.values or before.interrupts is not after.interrupts
+        content = content_values(after) if has_content else (None, None)
+        of_thread = thread_values(before)[-1], has_content, escape(after.thread_id), *thread_values(after), *content
+        return cls(of_run, of_thread)
+
+
+class MarkParts(NamedTuple):
+    """The parts that the marks of a batch add to its statement.
+
+    Attributes:
+        found: the marks and the rows that they expect, with placeholders for `values`.
+        fits: a condition for a write: its mark, if it has one, can be stored.
+        is_marked: an expression, alike.
+        updates: the changes.
+        values: for the placeholders of `found`.
+    """
+
+    found: str = ""
+    fits: str = ""
+    is_marked: str = "true"
+    updates: str = ""
+    values: Sequence[list[Any]] = ()
+
+    @classmethod
+    def of(cls, marks: Sequence[RunMark | None]) -> MarkParts:
+        """Return the parts for the marks of a batch.
+
+        Args:
+            marks: the mark of each write; None for a write without one.
+        """
+        runs = [(n, *mark.run) for n, mark in enumerate(marks) if mark is not None]
+        threads = [(n, *mark.thread) for n, mark in enumerate(marks) if mark is not None and mark.thread is not None]
+        if not runs:
+            return cls()
+        conditions = [_is_found("marked", runs)] + [_is_found("marked_threads", threads)] * bool(threads)
+        return cls(
+            found=RUNS + THREADS * bool(threads),
+            fits="".join([f" AND {condition}" for condition in conditions]),
+            is_marked=" AND ".join(conditions),
+            updates=UPDATED_RUNS + UPDATED_THREADS * bool(threads),
+            values=[list(column) for rows in (runs, threads) for column in zip(*rows, strict=True)],
+        )
+
+
+def _is_found(table: str, rows: Sequence[tuple[Any, ...]]) -> str:
+    """Return the condition that a write has no row in a table of marks, or that this row is the expected one."""
+    return f"(s.n <> ALL (ARRAY{[row[0] for row in rows]}) OR EXISTS (SELECT FROM {table} k WHERE k.n = s.n))"

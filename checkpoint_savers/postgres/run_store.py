@@ -19,7 +19,7 @@ from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
 from .open_saver import ConnectedSaver
-from .run_mark import KnownRows, RowsChangedError, mark_of
+from .run_mark import KnownRows, RowsChangedError, RunMark
 from .run_searches import RunSearches
 from .run_transactions import OnQueued, RunAttempt, is_queued
 from .writing import LeasedWrite
@@ -108,13 +108,10 @@ class PostgresRuns(RunStore):
         wants: WantedLease | None = None,
     ) -> T:
         check_commit(lease, commit)
-        if lease is not None and commit is not None:
-            known = self._known.get(thread_id)
-            if known is not None and known.epoch == lease.epoch:
-                found = known.found(run_id, self._now())
-                changes = decide(found)
-                if await self._store_marked(found, changes, lease, commit):
-                    return changes.result
+        if lease is not None and commit is not None and (found := self._found(lease, run_id)) is not None:
+            changes = decide(found)
+            if await self._store_marked(found, changes, lease, commit):
+                return changes.result
         attempt = RunAttempt(
             thread_id,
             decide,
@@ -138,6 +135,12 @@ class PostgresRuns(RunStore):
                 if attempt.acquired is not None:
                     self._acquired(attempt.acquired)
 
+    def _found(self, lease: Lease, run_id: str | None) -> Found | None:
+        """Return the rows of an open run and its thread as this process has left them under a lease; None if it did
+        not."""
+        known = self._known.get(lease.thread_id)
+        return None if known is None or known.epoch != lease.epoch else known.found(run_id, self._now())
+
     async def _store_marked(self, found: Found, changes: Changes[Any], lease: Lease, commit: Commit) -> bool:
         """Store a superstep and the change of its run by the superstep's own statement.
 
@@ -149,7 +152,7 @@ class PostgresRuns(RunStore):
         Returns:
             False if that cannot be, or if the rows have changed since. Nothing was stored then.
         """
-        mark = mark_of(found, changes)
+        mark = RunMark.of(found, changes)
         # With a callback, the job of a thread that is queued is stored in the same transaction.
         if mark is None or (self.on_queued is not None and is_queued(found.thread, changes.thread)):
             return False

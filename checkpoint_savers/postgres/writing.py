@@ -21,12 +21,11 @@ from typing import Any, NamedTuple
 from ..errors import ThreadBusyError
 from ..metadata import read_metadata, with_defaults, write_metadata
 from ..records import Commit, EventRow, Lease, NamespaceChange, TaskRecord
-from . import run_mark
 from .connections import PostgresCursor
 from .escaping import escape, escape_or_none, unescape
 from .group_commit import QueuedWrite
 from .rows import owner_of, where_of
-from .run_mark import RowsChangedError, RunMark
+from .run_mark import MarkParts, RowsChangedError, RunMark
 from .server_clock import SERVER_TIME, ServerClock, counter
 
 CHANNEL = "pregel_saver"
@@ -424,7 +423,7 @@ class WriteStatements:
         commits = [(n, write, write.commit) for n, write in enumerate(writes)]
         heads = [write.heads[0] if write.heads else _NO_HEAD for write in writes]
         others = [(n, *head) for n, write in enumerate(writes) for head in write.heads[1:]]
-        marks = [(n, *write.mark) for n, write in enumerate(writes) if write.mark is not None]
+        marks = MarkParts.of([write.mark for write in writes])
         text = [_STATEMENT_OF_OTHERS if others else _STATEMENT]
         bound: list[object] = [
             list(range(len(writes))),
@@ -441,9 +440,8 @@ class WriteStatements:
             [metadata[write][0] if write in metadata else None for write in writes],
             [metadata[write][1] if write in metadata else None for write in writes],
         ]
-        if marks:
-            text.append(run_mark.UPDATES)
-            bound += map(list, zip(*marks, strict=True))
+        text.append(marks.updates)
+        bound += marks.values
         if others:
             text.append(_MOVED_OTHERS)
             bound += map(list, zip(*others, strict=True))
@@ -474,14 +472,11 @@ class WriteStatements:
             ]
         else:
             text.append(_ANSWER)
-        parts = {
-            "s": self._schema,
-            "is_bare": is_bare,
-            "mark": run_mark.PARTS.format(s=self._schema) if marks else "",
-            "mark_fits": run_mark.FITS if marks else "",
-            "is_marked": run_mark.IS_MARKED if marks else "true",
-        }
-        return "".join(text).format_map(parts).encode(), bound
+        statement = "".join(text).replace("{mark}", marks.found)
+        return (
+            statement.format(s=self._schema, is_bare=is_bare, mark_fits=marks.fits, is_marked=marks.is_marked).encode(),
+            bound,
+        )
 
     async def _was_stored(self, cursor: PostgresCursor, write: LeasedWrite, epoch: int | None) -> bool:
         """Return True if an attempt whose connection broke stored the write.

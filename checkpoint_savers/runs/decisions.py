@@ -275,9 +275,9 @@ def begin(found: Found, *, epoch: int, first_event: str = "") -> Changes[None]:
     Raises:
         ThreadBusyError: with `lost=True`: the run was taken under another lease since.
     """
-    thread, run = _held(found, epoch)
-    begun = replace(run, begun=True, stalls=0, first_event=run.first_event or first_event)
-    return _settled(found, thread, [begun], None)
+    _, run = _held(found, epoch)
+    # The thread's row stays as it is: a database need not change its indexes, in the midst of the run.
+    return Changes(None, runs=(replace(run, begun=True, stalls=0, first_event=run.first_event or first_event),))
 
 
 def end(found: Found, outcome: RunOutcome, *, epoch: int) -> Changes[bool]:

@@ -109,9 +109,9 @@ async def test_a_row_that_is_locked(saver: PostgresSaver, transactions: list[int
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(RunTransactions, "_execute", executed)
-            await saver.runs.begin(lease, "a", commit(row(1)))
+            await saver.runs.end(lease, "a", SUCCESS, commit(row(1)))
     assert transactions == [1]
-    assert await status_of(saver) == ("running", True)
+    assert await status_of(saver) == ("success", False)
 
 
 async def test_a_lost_lease(saver: PostgresSaver) -> None:
