@@ -4,7 +4,7 @@ The first round trip locks the threads' rows, those of their runs first and the 
 decisions are made in the client. The second one writes and commits. Each statement has a snapshot of its own (READ
 COMMITTED): those that read come after those that lock, and see what the lock's holder before has committed. One
 statement that locks and reads would read from a snapshot that is older than its lock. Supersteps are a round trip more,
-as its answer decides about the rest.
+as its answer decides about the rest; most of those are stored with their run's rows by one statement (`run_mark`).
 
 A batch has calls that are all to be stored. If one is refused, the batch is rolled back and halved, until that call is
 alone, and its error is raised to its caller. If a thread is locked by another connection, its call is left out and

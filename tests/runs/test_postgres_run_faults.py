@@ -87,6 +87,18 @@ async def begin(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[
     return lambda: saver.runs.begin(lease, f"{thread_id}-a", commit(row(1), metadata={"from": "commit"}))
 
 
+async def begin_in_a_transaction(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
+    """As `begin`, but by the transaction that locks and reads the run's rows."""
+    work = await begin(saver, thread_id)
+    saver.runs._known.clear()
+    return work
+
+
+async def finish(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
+    lease = await taken(saver, thread_id)
+    return lambda: saver.runs.end(lease, f"{thread_id}-a", SUCCESS, commit(row(1)))
+
+
 async def end(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
     lease = await taken(saver, thread_id)
     return lambda: saver.runs.end(lease, f"{thread_id}-a", SUCCESS)
@@ -97,7 +109,7 @@ async def give_back(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaita
     return lambda: saver.runs.give_back(lease, f"{thread_id}-a")
 
 
-CALLS = (start, start_again, cancel, take, begin, end, give_back)
+CALLS = (start, start_again, cancel, take, begin_in_a_transaction, end, give_back)
 
 
 async def stored(saver: PostgresSaver, thread_id: str) -> tuple[object, ...]:
@@ -198,6 +210,25 @@ async def test_a_connection_that_breaks(plan: Plan, at: str, saver: PostgresSave
         assert proxy.broke.is_set()
         assert (found, await stored(saver, "t")) == expected, call
         empty(saver.schema)
+
+
+@pytest.mark.parametrize("plan", LOST)
+@pytest.mark.parametrize("call", [begin, finish])
+async def test_a_connection_that_breaks_at_a_mark(
+    call: Callable[[PostgresSaver, str], Awaitable[Callable[[], Awaitable[Any]]]],
+    plan: Plan,
+    saver: PostgresSaver,
+    proxy: Proxy,
+) -> None:
+    """P3, P4, P16: the statement that stores a superstep with the change of its run is lost before or after its
+    execution: both are stored, once."""
+    expected = facts_of(await (await call(saver, "right"))()), await stored(saver, "right")
+    work = await call(saver, "t")
+    proxy.plan(plan, "updated_runs")
+    found = facts_of(await work())
+    assert proxy.broke.is_set()
+    assert (found, await stored(saver, "t")) == expected
+    assert await head_of(saver, "t") == cid(1)
 
 
 async def test_the_outcome_of_a_commit_is_asked_for(
@@ -526,6 +557,7 @@ async def test_writes_that_were_numbered_before(saver: PostgresSaver) -> None:
     lease = await taken(saver, "t")
     record = LeasedWrite(lease, Commit(rows=(), expected_head=None, expires_at=LATER + 5), saver._numbers.next)
     record.queued()
+    saver.runs._known.clear()
     await saver.runs.begin(lease, "t-a", commit(row(1)))
     assert await saver._run(saver._writing.store, [record]) == [] and record.error is None
     ((thread,),) = execute(f'SELECT expires_at FROM "{saver.schema}".pregel_threads')

@@ -93,6 +93,19 @@ async def test_rows_that_were_changed(saver: PostgresSaver, transactions: list[i
     assert (thread.activation, thread.activation_no, thread.pending) == ("queued", 2, 1)
 
 
+async def test_another_run_of_the_thread(saver: PostgresSaver, transactions: list[int]) -> None:
+    """P16: a run that is accepted while the one before is executed queues the thread when that ends."""
+    lease = await taken(saver)
+    await saver.runs.begin(lease, "a", commit(row(1)))
+    async with PostgresSaver(conninfo(), schema=saver.schema, clock=lambda: NOW) as other:
+        await other.runs.start("t", request("b"))
+    del transactions[:]
+    assert await saver.runs.end(lease, "a", SUCCESS, commit(row(2, 1), head=1))
+    assert transactions == [1]
+    thread = await saver.runs.get_thread("t")
+    assert thread is not None and (thread.activation, thread.runs, thread.pending) == ("queued", 2, 1)
+
+
 @pytest.mark.parametrize("row_of", ["run", "thread"])
 async def test_a_row_that_is_locked(saver: PostgresSaver, transactions: list[int], row_of: str) -> None:
     """The statement waits for no lock: another connection that has a row's lock may wait for the saver's rows."""
@@ -119,10 +132,12 @@ async def test_a_lost_lease(saver: PostgresSaver) -> None:
     lease = await taken(saver)
     async with await psycopg.AsyncConnection.connect(conninfo(), autocommit=True) as other:
         await other.execute(f'UPDATE "{saver.schema}".pregel_threads SET epoch = epoch + 1'.encode())
+    before = await saver.runs.get_thread("t")
     with pytest.raises(ThreadBusyError) as error:
-        await saver.runs.begin(lease, "a", commit(row(1)))
+        await saver.runs.end(lease, "a", SUCCESS, commit(row(1)))
     assert error.value.lost
     assert await status_of(saver) == ("running", False)
+    assert await saver.runs.get_thread("t") == before
     assert await saver.read("t") is None
 
 
