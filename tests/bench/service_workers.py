@@ -214,7 +214,8 @@ async def marks(source: str, count: int) -> tuple[float, float]:
 
         async def acquired(thread: str) -> Lease:
             now = saver.clock()
-            return await saver.acquire(thread, here("w"), now=now, expires_at=now + 30)
+            lease: Lease = await saver.acquire(thread, here("w"), now=now, expires_at=now + 30)
+            return lease
 
         for number in range(count):
             lease = await acquired(f"plain {number}")
