@@ -56,10 +56,11 @@ a statement must have it literally to use that index."""
 #
 # Runs are searched with `NOT hidden`. The indexes of searches hold such rows alone, so that a count by status reads the
 # index and not the table, except for pages that were changed since VACUUM has seen them. By default, autovacuum waits
-# until a fifth of the rows have changed, and a count reads most of the table then: hence the smaller factor. An index of
-# `status` alone would halve the time of a count, for a further index entry with each change of a thread's row.
-# `pregel_run_threads_by_assistant` is for assistants with few threads: without it, a page of them is found by reading all
-# threads.
+# until a fifth of the rows have changed, and a count reads most of the table then: hence the smaller factor. An index
+# of `status` alone would halve the time of a count, for a further index entry with each change of a thread's row.
+#
+# `pregel_run_threads_by_assistant` is for assistants with few threads: without it, a page of them is found by reading
+# all threads.
 RUN_MIGRATION: tuple[str, ...] = (
     """
         CREATE TABLE {s}.pregel_runs (
