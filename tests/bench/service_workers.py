@@ -33,8 +33,8 @@ from typing import Annotated, Any, TypedDict
 import anyio
 
 from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, SqliteSaver
-from checkpoint_savers.conformance.runs.suite import request
-from checkpoint_savers.conformance.savers.suite import commit, here, row
+from checkpoint_savers.conformance.runs.suite import request, take_run
+from checkpoint_savers.conformance.savers.suite import commit, row
 from pregel_async import START, StateGraph
 from pregel_async.service import RunService, Worker
 
@@ -213,10 +213,7 @@ async def marks(source: str, count: int) -> tuple[float, float]:
         for number in range(count):
             thread = f"mark {number}"
             run = await runs.start(thread, request(f"run {number}"))
-            now = saver.clock()
-            lease = await saver.acquire(thread, here("w"), now=now, expires_at=now + 30)
-            found = await runs.get_thread(thread)
-            await runs.take(lease, found.activation_no, worker="w")
+            lease, _ = await take_run(saver, 1, at=thread)
             began = time.perf_counter()
             await runs.begin(lease, run.run_id, commit(row(1)))
             between = time.perf_counter()

@@ -13,12 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from checkpoint_savers import CorruptCheckpointError, PostgresSaver, StorageError
-from checkpoint_savers.conformance.runs.suite import SUCCESS, request
-from checkpoint_savers.conformance.savers.suite import everything, here, row, take, written
+from checkpoint_savers.conformance.runs.suite import SUCCESS, request, take_run
+from checkpoint_savers.conformance.savers.suite import everything, row, written
 from checkpoint_savers.postgres import run_store, run_transactions
 from checkpoint_savers.postgres.run_searches import RunSearches
 from checkpoint_savers.postgres.schema import MIGRATIONS, quoted, statements
-from checkpoint_savers.runs.decisions import WantedLease
 from checkpoint_savers.runs.queries import RowPosition, RunQuery, ThreadQuery
 from tests.helpers.postgres_tools import conninfo, empty, execute, made_schema, new_schema
 
@@ -107,10 +106,8 @@ async def locking_statements(schema: str, monkeypatch: pytest.MonkeyPatch) -> li
     monkeypatch.setattr(run_transactions, "new_client_cursor", Recording)
     async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
         run = await saver.runs.start("new", request("new", idempotency_key="key"))
-        now = saver.clock()
-        taken = await saver.runs.acquire_and_take("new", 1, WantedLease(here("w"), now, now + 30), worker="w")
-        assert taken is not None
-        await saver.runs.end(taken.lease, run.run_id, SUCCESS)
+        lease, _ = await take_run(saver, 1, at="new")
+        await saver.runs.end(lease, run.run_id, SUCCESS)
         await saver.adelete_thread("new")
     return [text for text in found if "pregel_" in text and text.strip().startswith("SELECT")]
 
@@ -205,14 +202,13 @@ async def test_damaged_rows(schema: str, damage: str, place: str) -> None:
     empty(schema)
     async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
         await saver.runs.start("t", request("a", metadata={"n": 1}))
-        lease = await take(saver)
         execute(damage.format(s=f'"{schema}"'))
         with pytest.raises(CorruptCheckpointError, match=place):
             await (saver.runs.get_run("a") if "run " in place else saver.runs.get_thread("t"))
         with pytest.raises(CorruptCheckpointError, match=place):
             await saver.runs.start("t", request("b"))
         with pytest.raises(CorruptCheckpointError, match=place):
-            await saver.runs.take(lease, 1, worker="w")
+            await take_run(saver, 1)
         assert execute(f'SELECT count(*) FROM "{schema}".pregel_runs') == [(1,)]
 
 

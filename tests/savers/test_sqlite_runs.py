@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from checkpoint_savers import SqliteSaver
-from checkpoint_savers.conformance.runs.suite import request
-from checkpoint_savers.conformance.savers.suite import LATER, NOW, here
+from checkpoint_savers.conformance.runs.suite import request, take_run
+from checkpoint_savers.conformance.savers.suite import NOW
 from checkpoint_savers.errors import CorruptCheckpointError, SaverClosedError, UnsupportedFormatError
 from checkpoint_savers.runs.decisions import Changes, Found
 from checkpoint_savers.runs.port import RunStore
@@ -163,8 +163,7 @@ async def test_damaged_runs_are_reported(tmp_path: Path) -> None:
         runs = saver.runs
         await runs.start("t", request("a", metadata={"user": "ada"}, idempotency_key="k"), metadata={"n": 1})
         await runs.start("u", request("b", due=NOW + 5))
-        lease = await saver.acquire("t", here("w"), now=NOW, expires_at=LATER)
-        assert await runs.take(lease, 1, worker="w") is not None
+        await take_run(saver, 1)
         before = await everything(runs)
         reported = 0
         with cells_of(tmp_path / "runs.db") as cells:

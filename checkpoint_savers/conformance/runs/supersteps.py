@@ -17,15 +17,14 @@ from ...runs.queries import RunQuery
 from ...runs.rows import RunThreadRow
 from ...upkeep import without_runs
 from ..savers.suite import cid, commit, everything, head_of, record, row
-from .suite import SUCCESS, RunSuite, request
+from .suite import SUCCESS, RunSuite, request, take_run
 
 
 class Supersteps(RunSuite):
     async def begun(self, saver: BaseCheckpointSaver, runs: RunStore) -> Lease:
         """Start and take run "a" of thread "t". Return the lease."""
         await runs.start("t", request("a"))
-        lease = await self.acquire(saver)
-        assert await runs.take(lease, 1, worker="w") is not None
+        lease, _ = await take_run(saver, 1)
         return lease
 
     async def test_a_superstep_in_the_same_transaction(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
@@ -195,8 +194,7 @@ class Supersteps(RunSuite):
         nothing else is stored of the thread."""
         for name in ("a", "b"):
             await runs.start("t", request(name))
-        lease = await self.acquire(saver)
-        assert await runs.take(lease, 1, worker="w") is not None
+        lease, _ = await take_run(saver, 1)
         await runs.begin(lease, "a", commit(row(1, metadata={"run_id": "a"})))
         await saver.commit(lease, commit(row(1, ns="child", metadata={"run_id": "a"})))
         assert await without_runs(saver, "t", {"other"}) is None
@@ -205,8 +203,7 @@ class Supersteps(RunSuite):
         await saver.rewrite(lease, change)
         assert await saver.read("t") is None and await saver.scan("t", None) == ()
         await runs.end(lease, "a", SUCCESS)
-        lease = await self.acquire(saver)
-        assert await runs.take(lease, 2, worker="w") is not None
+        lease, _ = await take_run(saver, 2)
         await runs.begin(lease, "b", commit(row(2, metadata={"run_id": "b"})))
         await runs.end(lease, "b", SUCCESS)
         assert await head_of(saver) == cid(2)
