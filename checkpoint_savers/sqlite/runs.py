@@ -7,7 +7,7 @@ so that its plan does not depend on the statistics that a file has or lacks.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -258,6 +258,29 @@ def active(db: sqlite3.Cursor, limit: int) -> tuple[ActiveThread, ...]:
         else:
             found.append(ActiveThread(thread, read_owner(owner, location(thread.thread_id, "")), expires_at))
     return tuple(found)
+
+
+def update_thread(
+    db: sqlite3.Cursor,
+    thread_id: str,
+    changes: Mapping[str, Any],
+    now: float,
+    refuse_newer: Callable[[sqlite3.Cursor], None],
+) -> None:
+    """Change a thread's metadata, and the time in its row of accepted runs. See `SaverPort.update_thread`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread_id: the thread.
+        changes: JSON values by key; None deletes the key.
+        now: unix seconds.
+        refuse_newer: as for `writing.update_thread`, also for the errors.
+    """
+    writing.update_thread(db, thread_id, changes, refuse_newer)
+    raw = db.execute(_ROW_OF_ID, (thread_id,)).fetchone()
+    if raw is not None:
+        thread, _ = db.execute(_KEY, (thread_id,)).fetchone()
+        db.execute(_PUT_ROW, (thread, *bind_thread(replace(read_thread(raw), updated_at=now))))
 
 
 class Slice(NamedTuple, Generic[T]):

@@ -7,15 +7,17 @@ from collections.abc import Awaitable, Callable
 import anyio
 import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 
 from ...abc import BaseCheckpointSaver
 from ...errors import CheckpointError, ThreadBusyError, ThreadNotFoundError
 from ...records import Lease
 from ...runs.decisions import Changes, Found
 from ...runs.port import RunStore
-from ...runs.queries import RunQuery
+from ...runs.queries import RunQuery, ThreadQuery
 from ...runs.rows import RunThreadRow
 from ...upkeep import without_runs
+from ..caches.conformance import Clock
 from ..savers.suite import cid, commit, everything, head_of, record, row
 from .suite import SUCCESS, RunSuite, request, take_run
 
@@ -146,6 +148,29 @@ class Supersteps(RunSuite):
         assert (await self.thread_of(runs)).metadata == expected, "the metadata of a written row are ignored"
         (header,) = await saver.threads()
         assert (header.thread_id, header.metadata, header.newest) == ("t", expected, None)
+
+    async def test_changed_metadata_are_a_change_of_the_thread(
+        self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock
+    ) -> None:
+        """`update_thread` of the saver sets the time of the last change of the thread's row, by which threads are
+        sorted, also while a worker has a run of it. Nothing else of the row changes."""
+        for name in ("t", "u"):
+            await runs.start(name, request(name))
+            clock.now += 1
+        lease, _ = await take_run(saver, 1)
+        await runs.begin(lease, "t", commit(row(1)))
+        clock.now += 1
+        before, other = await self.thread_of(runs), await self.thread_of(runs, "u")
+        await saver.update_thread("t", {"user": "ada"})
+        assert await self.thread_of(runs) == replace(before, metadata={"user": "ada"}, updated_at=clock.now)
+        assert await self.thread_of(runs, "u") == other
+        await runs.end(lease, "t", SUCCESS)
+        clock.now += 1
+        await saver.update_thread("u", {"user": "bob"})
+        clock.now += 1
+        assert [one.thread_id for one in (await runs.search_threads(ThreadQuery())).items] == ["u", "t"]
+        await saver.update_thread("t", {"user": None})
+        assert [one.thread_id for one in (await runs.search_threads(ThreadQuery())).items] == ["t", "u"]
 
     async def test_a_thread_without_checkpoints(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
         """A thread with a row in the run store is listed, and remains when a lease is released; another one without
