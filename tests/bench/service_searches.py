@@ -12,8 +12,10 @@ PREGEL_TEST_POSTGRES, or `test` of the local server.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -70,8 +72,9 @@ class Timed(RunSearches):
         return [] if "count(*)" not in statement else [(0,)]
 
 
-async def measure(rows: int) -> None:
-    """Print the milliseconds and the indexes of each search."""
+async def measure(rows: int) -> dict[str, float]:
+    """Print the milliseconds and the indexes of each search. Return the milliseconds, by name."""
+    found: dict[str, float] = {}
     schema = f"bench_{os.getpid()}"
     connection = await psycopg.AsyncConnection.connect(URL, autocommit=True)
     async with connection:
@@ -102,12 +105,18 @@ async def measure(rows: int) -> None:
             }
             for name, call in calls.items():
                 await call
+                found[name] = timed.found[0]
                 print(f"{name:22}{timed.found[0]:10.2f} ms  {timed.found[1]}", flush=True)
         finally:
             await connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
+    return found
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    anyio.run(measure, parser.parse_args().rows)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    figures = anyio.run(measure, options.rows)
+    if options.json:
+        options.json.write_text(json.dumps(figures))
