@@ -21,7 +21,8 @@ from starlette.routing import Route
 from checkpoint_savers import InMemorySaver, ThreadNotFoundError
 from pregel_async.serve import Limits, thread_response
 from pregel_async.service import RunService
-from tests.service.graphs import Gate, failing, gated, steps
+
+from .graphs import Gate, failing, gated, steps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]  # uvicorn runs on asyncio alone
 
@@ -68,7 +69,7 @@ class Server:
         headers = {"last-event-id": after} if after else {}
         async with self.http.stream("GET", f"/threads/t/events?until={until}", headers=headers) as response:
             assert (response.status_code, response.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
-            async with aclosing(EventSource(response).aiter_sse()) as events:  # type: ignore[type-var]
+            async with aclosing(EventSource(response).aiter_sse()) as events:
                 async for event in events:
                     found.append(event)
                     if len(found) == number:
@@ -143,7 +144,7 @@ async def test_a_log_that_is_not_over(server: Server) -> None:
     await server.gate.begun.wait()
     heartbeats = 0
     async with server.http.stream("GET", "/threads/t/events?until=never") as response:
-        async with aclosing(response.aiter_lines()) as lines:  # type: ignore[type-var]
+        async with aclosing(response.aiter_lines()) as lines:
             async for line in lines:
                 heartbeats += line == ": heartbeat"
                 if heartbeats == 2:
@@ -161,7 +162,7 @@ async def test_the_server_stops(server: Server) -> None:
     """A client that waits for more is disconnected at once when the server stops, and continues at another process."""
     await server.run("steps")
     async with server.http.stream("GET", "/threads/t/events?until=never") as response:
-        async with aclosing(EventSource(response).aiter_sse()) as events:  # type: ignore[type-var]
+        async with aclosing(EventSource(response).aiter_sse()) as events:
             async for event in events:
                 if event.event == "run_ended":
                     server.uvicorn.should_exit = True
