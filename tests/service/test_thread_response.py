@@ -71,6 +71,8 @@ class Server:
             assert (response.status_code, response.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
             async with aclosing(EventSource(response).aiter_sse()) as events:
                 async for event in events:
+                    if not event.data:
+                        continue  # httpx-sse makes an event without data of a heartbeat, and browsers do not
                     found.append(event)
                     if len(found) == number:
                         break
