@@ -268,7 +268,7 @@ def demo(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Side by side with other engines and the bare limit, within half an hour; writes docs/benchmarks.md and its plots.
     Arguments go to tests/bench/run.py: `-- --only chain,loop --rounds 3` shows a part and writes nothing."""
-    session.install("-q", "-e", ".[trio,postgres]", "psycopg[binary]", "uvloop")
+    session.install("-q", "-e", ".[trio,postgres]", "psycopg[binary]", "uvloop", "pytest")
     session.install("-q", "langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres")
     session.install("-q", "pydantic-graph", "agent-framework-core")
     session.run("python", "-m", "tests.bench", *session.posargs)

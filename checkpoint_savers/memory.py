@@ -236,6 +236,8 @@ class InMemorySaver(BaseCheckpointSaver):
                 raise ThreadNotFoundError(thread_id)
             known = read_metadata(thread.metadata, f"thread {thread_id!r}")
             thread.metadata = write_metadata(with_changes(known, changes))
+            if self._runs is not None:
+                self._runs.touch(thread_id)
 
     async def load(self, lease: Lease, dump: ThreadDump) -> None:
         metadata = write_metadata(dump.metadata)

@@ -219,7 +219,8 @@ class SaverPort(ABC):
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
         """Change a thread's metadata, in one transaction. The change is durable when this returns.
 
-        It needs no lease, and works while a run holds one: commits of a run only set keys that the thread lacks.
+        It needs no lease, and works while a run holds one: commits of a run only set keys that the thread lacks. The
+        thread's row in the run store, if it has one, is `updated_at` this time.
 
         Args:
             thread_id: the thread.

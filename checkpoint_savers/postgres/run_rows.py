@@ -125,6 +125,23 @@ def thread_values(thread: RunThreadRow) -> Raw:
     )
 
 
+def touched_values(raw: Raw, now: float) -> tuple[float, bytes]:
+    """Return the columns of a thread's row that change with its time of the last change alone.
+
+    Args:
+        raw: a row of `THREAD_COLUMNS`.
+        now: that time, in unix seconds.
+
+    Returns:
+        The values of `updated_at` and `frame`.
+
+    Raises:
+        CorruptCheckpointError: a column is damaged.
+    """
+    values = thread_values(replace(thread_row_of(raw), updated_at=now))
+    return now, values[-1]
+
+
 def content_values(thread: RunThreadRow) -> Raw:
     """Return the values of a thread that change when a run ends, in the order of `_UPDATE_CONTENT`.
 

@@ -215,11 +215,6 @@ class RunAttempt(QueuedWrite[T]):
         self.acquired: Lease | None = None
         self.left: KnownRows | None = None
 
-    @property
-    def takes(self) -> bool:
-        """True if the call takes a run of the thread."""
-        return self.wants is not None or (self.lease is not None and self.run_id is None)
-
 
 class _Locked(NamedTuple):
     """What the first round trip has found.
@@ -416,7 +411,7 @@ class RunTransactions:
         leased = [escape(each.thread_id) for each in attempts if each.lease is not None or each.wants is not None]
         names = [escape(attempt.run_id) for attempt in attempts if attempt.run_id is not None]
         # Only a worker that takes a run, and a caller who gets one back, need payloads.
-        taking = [escape(each.thread_id) for each in attempts if each.takes]
+        taking = [escape(each.thread_id) for each in attempts if each.wants is not None]
         shown = [escape(each.run_id) for each in attempts if each.run_id is not None and each.lease is None]
         keys = [escape(attempt.idempotency_key) for attempt in attempts if attempt.idempotency_key is not None]
         steps: list[tuple[str, tuple[object, ...]]] = [

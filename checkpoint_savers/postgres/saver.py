@@ -288,7 +288,10 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         await self._run(self._upkeep.rewrite, lease, change, interrupted=UpkeepAttempt().interrupted)
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
-        await self._run(self._upkeep.update_thread, thread_id, dict(changes), interrupted=UpkeepAttempt().interrupted)
+        attempt = UpkeepAttempt()
+        await self._run(
+            self._upkeep.update_thread, thread_id, dict(changes), self.clock(), interrupted=attempt.interrupted
+        )
 
     async def load(self, lease: Lease, dump: ThreadDump) -> None:
         attempt = UpkeepAttempt()

@@ -12,6 +12,7 @@ from ..records import CheckpointRow, Lease, Rewrite, ThreadDump
 from .connections import PostgresCursor
 from .escaping import escape, escape_or_none
 from .rows import Raw, owner_of, where_of
+from .run_rows import THREAD_COLUMNS, touched_values
 from .schema import SAVER, TABLES
 from .writing import CHANNEL, notify_payload
 
@@ -23,6 +24,13 @@ _METADATA = """
 SELECT newest IS NOT NULL OR EXISTS (SELECT FROM {s}.pregel_run_threads r WHERE r.thread_id = t.thread_id), metadata
 FROM {s}.pregel_threads t WHERE thread = %b
 """
+# The row is locked already, unless the thread's first run was accepted since. Its transaction, or another one that has
+# locked the row by now, sets the time itself; to wait for it in this order could be a deadlock.
+_RUN_THREAD = f"""
+SELECT {THREAD_COLUMNS} FROM {{s}}.pregel_run_threads r JOIN {{s}}.pregel_threads t ON t.thread_id = r.thread_id
+WHERE r.thread_id = %b FOR UPDATE OF r SKIP LOCKED
+"""
+_TOUCH = "UPDATE {s}.pregel_run_threads SET updated_at = %b, frame = %b WHERE thread_id = %b"
 _SET_METADATA = "UPDATE {s}.pregel_threads SET metadata = %b WHERE thread = %b"
 # A batched write that read the thread before this transaction finds another `seq` under the lock, and is repeated.
 # Numbers of writes are far apart (`writing.SPACING`), so the next write's number is still greater.
@@ -179,19 +187,22 @@ class UpkeepStatements:
         await self._run(cursor, _BUMP_SEQ, thread)
         await cursor.execute(b"COMMIT")
 
-    async def update_thread(self, cursor: PostgresCursor, thread_id: str, changes: Mapping[str, Any]) -> None:
-        """Change a thread's metadata, under the lock on its row and without a lease. Idempotent.
+    async def update_thread(
+        self, cursor: PostgresCursor, thread_id: str, changes: Mapping[str, Any], now: float
+    ) -> None:
+        """Change a thread's metadata, and the time in its row of accepted runs, under the locks on both. Idempotent.
 
         Args:
             cursor: of a connection in autocommit mode.
             thread_id: the thread.
             changes: JSON values by key; None deletes the key.
+            now: unix seconds.
 
         Raises:
             ThreadNotFoundError: the thread holds no checkpoint, and no run of it was accepted.
             UnsupportedFormatError: a later version has upgraded the tables.
         """
-        found = await self._lock_without_lease(cursor, thread_id)
+        found = await self._lock_without_lease(cursor, thread_id, runs=True)
         is_known, text = False, ""
         if found is not None:
             await self._run(cursor, _METADATA, found[0])
@@ -202,6 +213,10 @@ class UpkeepStatements:
         # Merged here and not by the server, which changes numbers in JSON and cannot store NUL.
         changed = with_changes(read_metadata(text, where_of(thread_id)), changes)
         await self._run(cursor, _SET_METADATA, write_metadata(changed), found[0])
+        await self._run(cursor, _RUN_THREAD, escape(thread_id))
+        for raw in await cursor.fetchall():
+            updated_at, frame = touched_values(raw, now)
+            await self._run(cursor, _TOUCH, updated_at, frame, escape(thread_id))
         await cursor.execute(b"COMMIT")
 
     async def load(self, cursor: PostgresCursor, lease: Lease, dump: ThreadDump, attempt: UpkeepAttempt) -> None:
@@ -263,7 +278,7 @@ class UpkeepStatements:
             ThreadBusyError: with `lost=True`: the lease is no longer held.
         """
         try:
-            thread = await self._lock_leased(cursor, lease, deletes=True)
+            thread = await self._lock_leased(cursor, lease, runs=True)
         except ThreadBusyError as error:
             # After an unsure attempt, a missing thread means that the attempt deleted it.
             if attempt.unsure and error.holder is None:
@@ -284,7 +299,7 @@ class UpkeepStatements:
             ThreadBusyError: a run holds the thread.
             UnsupportedFormatError: a later version has upgraded the tables.
         """
-        found = await self._lock_without_lease(cursor, thread_id, deletes=True)
+        found = await self._lock_without_lease(cursor, thread_id, runs=True)
         if found is None:
             await cursor.execute(b"ROLLBACK")
             return
@@ -329,16 +344,16 @@ class UpkeepStatements:
         await cursor.execute(statement.format(s=self._schema).encode(), parameters, binary=True)
         return cursor.rowcount
 
-    async def _lock(self, cursor: PostgresCursor, thread_id: str, *, deletes: bool) -> Raw | None:
+    async def _lock(self, cursor: PostgresCursor, thread_id: str, *, runs: bool) -> Raw | None:
         await cursor.execute(b"BEGIN ISOLATION LEVEL READ COMMITTED")
         # Local to the transaction: behind a pooler, a session's setting would be the next client's.
         await cursor.execute(b"SELECT set_config('lock_timeout', %b, true)", (self._lock_timeout,))
-        if deletes:
+        if runs:
             await self._run(cursor, _LOCK_RUNS, escape(thread_id))
         await self._run(cursor, _THREAD, escape(thread_id))
         return await cursor.fetchone()
 
-    async def _lock_without_lease(self, cursor: PostgresCursor, thread_id: str, *, deletes: bool = False) -> Raw | None:
+    async def _lock_without_lease(self, cursor: PostgresCursor, thread_id: str, *, runs: bool = False) -> Raw | None:
         """Lock a thread for a write without a lease.
 
         It checks the version of the tables, as acquiring a lease would have done.
@@ -346,7 +361,7 @@ class UpkeepStatements:
         Raises:
             UnsupportedFormatError: a later version has upgraded the tables.
         """
-        found = await self._lock(cursor, thread_id, deletes=deletes)
+        found = await self._lock(cursor, thread_id, runs=runs)
         await self._run(cursor, _VERSION)
         ((version,),) = await cursor.fetchall()
         if version is not None and version > SAVER.version:
@@ -354,9 +369,9 @@ class UpkeepStatements:
             raise UnsupportedFormatError(self._where, version, SAVER.version)
         return found
 
-    async def _lock_leased(self, cursor: PostgresCursor, lease: Lease, *, deletes: bool = False) -> int:
+    async def _lock_leased(self, cursor: PostgresCursor, lease: Lease, *, runs: bool = False) -> int:
         """Lock a thread whose lease is held, and return its number. The caller ends with `_BUMP_SEQ`."""
-        found = await self._lock(cursor, lease.thread_id, deletes=deletes)
+        found = await self._lock(cursor, lease.thread_id, runs=runs)
         if found is None:
             raise ThreadBusyError(lease.thread_id, lost=True)
         thread, epoch, run_id, owner, until = found

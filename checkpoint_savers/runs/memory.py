@@ -117,6 +117,12 @@ class InMemoryRuns(RunStore):
         """Return True if a thread has a row here. Called with the lock."""
         return thread_id in self._threads
 
+    def touch(self, thread_id: str) -> None:
+        """Note that the metadata of a thread have changed, if it has a row here. Called with the lock."""
+        row = self._threads.get(thread_id)
+        if row is not None:
+            self._threads[thread_id] = replace(row, updated_at=self._clock())
+
     def forget(self, thread_id: str) -> None:
         """Delete the runs and the row of a thread. Called with the lock."""
         if self._threads.pop(thread_id, None) is None:

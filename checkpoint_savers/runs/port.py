@@ -303,24 +303,10 @@ class RunStore(ABC):
         decide = partial(decisions.follow, seconds=seconds)
         await self.transact(run.thread_id, decide, run_id=run.run_id)
 
-    async def take(self, lease: Lease, activation_no: int, *, worker: str) -> RunRow | None:
-        """Begin to work on a queued thread. See `decisions.take`.
-
-        Args:
-            lease: the thread's lease. It is released if there is nothing to do.
-            activation_no: the number that the wake-up carries.
-            worker: the worker's id.
-
-        Returns:
-            The run to execute, or None.
-        """
-        decide = partial(decisions.take, activation_no=activation_no, epoch=lease.epoch, worker=worker)
-        return await self.transact(lease.thread_id, decide, lease=lease)
-
     async def acquire_and_take(
         self, thread_id: str, activation_no: int, wants: WantedLease, *, worker: str
     ) -> TakenRun | None:
-        """Acquire the lease of a queued thread and begin to work on it, in one transaction.
+        """Acquire the lease of a queued thread and begin to work on it, in one transaction. See `decisions.take`.
 
         Args:
             thread_id: the thread.

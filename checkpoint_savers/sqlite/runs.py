@@ -7,10 +7,11 @@ so that its plan does not depend on the statistics that a file has or lacks.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from ..listing import SLICE
 from ..metadata import read_metadata, with_defaults
@@ -259,6 +260,29 @@ def active(db: sqlite3.Cursor, limit: int) -> tuple[ActiveThread, ...]:
     return tuple(found)
 
 
+def update_thread(
+    db: sqlite3.Cursor,
+    thread_id: str,
+    changes: Mapping[str, Any],
+    now: float,
+    refuse_newer: Callable[[sqlite3.Cursor], None],
+) -> None:
+    """Change a thread's metadata, and the time in its row of accepted runs. See `SaverPort.update_thread`.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread_id: the thread.
+        changes: JSON values by key; None deletes the key.
+        now: unix seconds.
+        refuse_newer: as for `writing.update_thread`, also for the errors.
+    """
+    writing.update_thread(db, thread_id, changes, refuse_newer)
+    raw = db.execute(_ROW_OF_ID, (thread_id,)).fetchone()
+    if raw is not None:
+        thread, _ = db.execute(_KEY, (thread_id,)).fetchone()
+        db.execute(_PUT_ROW, (thread, *bind_thread(replace(read_thread(raw), updated_at=now))))
+
+
 class Slice(NamedTuple, Generic[T]):
     """What one job has found of a search. Commits of other callers run between two jobs.
 
@@ -375,7 +399,8 @@ def count_threads(db: sqlite3.Cursor, query: ThreadQuery, after: RowPosition | N
     if query.metadata or query.values or query.thread_ids:
         found, end = _scan_threads(db, query, after, SLICE)
         return Slice(len(found), end)
-    return Slice(_count(db, _thread_sources(query)), None)
+    sources = _thread_sources(replace(query, sort_by="updated_at"))  # in no order: an index with the status serves best
+    return Slice(_count(db, [(source.format(join=""), values) for source, values in sources]), None)
 
 
 def _scan_threads(
@@ -388,7 +413,8 @@ def _scan_threads(
         return [row for row in found if after is None or query.is_behind(row, after)], None
     rows = []
     for source, values in _thread_sources(query):
-        page = _page(source, f"r.{query.sort_by}", f", {_THREAD}", after=after is not None, descending=query.descending)
+        joined = source.format(join=_OF_THREAD)
+        page = _page(joined, f"r.{query.sort_by}", f", {_THREAD}", after=after is not None, descending=query.descending)
         rows += [read_thread(raw[2:]) for raw in db.execute(page, {**values, **_bounds(after, size)}).fetchall()]
     rows = sorted(rows, key=query.position, reverse=query.descending)[:size]
     found = [row for row in rows if query.matches(row)]
@@ -396,14 +422,21 @@ def _scan_threads(
 
 
 def _thread_sources(query: ThreadQuery) -> list[tuple[str, dict[str, Any]]]:
-    """Return the texts FROM ... WHERE which find the threads of a query, whatever they contain, and their values."""
+    """Return the texts FROM ... WHERE which find the threads of a query, whatever they contain, and their values.
+
+    In each text, `{join}` is to be replaced by a join of the saver's threads, or by nothing to count: SQLite does not
+    see that the join changes no number, and would look up each thread.
+    """
     values: dict[str, Any] = {"assistant": query.assistant, "statuses": _list(query.status)}
     also = "" if query.assistant is None else " AND r.assistant = :assistant"
     if query.status and query.sort_by == "updated_at":
-        source = f"FROM run_thread AS r INDEXED BY run_thread_by_status {_OF_THREAD} WHERE r.status = :status{also}"
+        source = f"FROM run_thread AS r INDEXED BY run_thread_by_status {{join}} WHERE r.status = :status{also}"
         return [(source, {**values, "status": status}) for status in dict.fromkeys(query.status)]
+    if query.assistant is not None and query.sort_by == "updated_at":
+        source = "FROM run_thread AS r INDEXED BY run_thread_by_assistant {join} WHERE r.assistant = :assistant"
+        return [(source, values)]
     index = {"updated_at": "run_thread_by_update", "created_at": "run_thread_by_creation"}[query.sort_by]
-    source = f"FROM run_thread AS r INDEXED BY {index} {_OF_THREAD} WHERE TRUE{also}{_one_of(query.status)}"
+    source = f"FROM run_thread AS r INDEXED BY {index} {{join}} WHERE TRUE{also}{_one_of(query.status)}"
     return [(source, values)]
 
 

@@ -208,9 +208,10 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         await self._connection.run(job)
 
     async def update_thread(self, thread_id: str, changes: Mapping[str, Any]) -> None:
-        await self._connection.run(
-            self._write_job(writing.update_thread, (thread_id, dict(changes), self._refuse_newer))
-        )
+        from . import runs  # imported late: few programs have a service, or change threads
+
+        arguments = (thread_id, dict(changes), self.clock(), self._refuse_newer)
+        await self._connection.run(self._write_job(runs.update_thread, arguments))
 
     async def load(self, lease: Lease, dump: ThreadDump) -> None:
         new = [rows.bind_row(row, pinned=row.pinned) for row in dump.rows]

@@ -141,6 +141,7 @@ _RUN_TABLES = {
     "run_thread_active": "CREATE INDEX run_thread_active ON run_thread (activation_at) WHERE activation = 'active'",
     "run_thread_due": "CREATE INDEX run_thread_due ON run_thread (wake_at) WHERE wake_at > 0",
     "run_thread_by_status": "CREATE INDEX run_thread_by_status ON run_thread (status, updated_at, id)",
+    "run_thread_by_assistant": "CREATE INDEX run_thread_by_assistant ON run_thread (assistant, updated_at, id)",
     "run_thread_by_update": "CREATE INDEX run_thread_by_update ON run_thread (updated_at, id)",
     "run_thread_by_creation": "CREATE INDEX run_thread_by_creation ON run_thread (created_at, id)",
     "run": """
@@ -161,8 +162,8 @@ _RUN_TABLES = {
     "run_by_key": "CREATE UNIQUE INDEX run_by_key ON run (idempotency_key) WHERE idempotency_key IS NOT NULL",
     "run_open": "CREATE INDEX run_open ON run (thread) WHERE status IN ('pending', 'running')",
     "run_by_thread": "CREATE INDEX run_by_thread ON run (thread, created_at, id)",
-    "run_by_status": "CREATE INDEX run_by_status ON run (status, created_at, id)",
-    "run_by_age": "CREATE INDEX run_by_age ON run (created_at, id)",
+    "run_by_status": "CREATE INDEX run_by_status ON run (status, hidden, created_at, id)",
+    "run_by_age": "CREATE INDEX run_by_age ON run (hidden, created_at, id)",
     "run_request": """
         CREATE TABLE run_request (
             key INTEGER NOT NULL PRIMARY KEY,

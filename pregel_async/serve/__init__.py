@@ -3,6 +3,7 @@
 endpoint           `graph_endpoint`: one route for one graph
 request            what a request asks for, and which thread it may use
 response           `sse_response`: a run as server-sent events, or as one JSON document
+thread_response    `thread_response`: the log of a service's thread as server-sent events
 run_reader         reads a run's stream, whether or not the client stays connected
 readers            counts the readers of each thread's run
 event_encoder      encodes parts of a stream as server-sent events, and parses event ids
@@ -23,6 +24,7 @@ try:
     from .limits import Limits
     from .response import event_id, last_event_id, sse_response
     from .service import Service, service_of
+    from .thread_response import thread_response
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("starlette", "sse_starlette"):
         raise
@@ -41,4 +43,5 @@ __all__ = [
     "last_event_id",
     "service_of",
     "sse_response",
+    "thread_response",
 ]

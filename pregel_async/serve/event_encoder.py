@@ -131,7 +131,7 @@ class EventEncoder:
             data, interrupts = part["data"], {"__interrupt__": part["interrupts"]}
             unencoded = [(kind, {**data, **interrupts} if isinstance(data, dict) else interrupts)]
         elif kind in ("tasks", "checkpoints", "debug"):
-            unencoded = [(kind, part["data"] if self._expose_errors else _hide_failures(kind, part["data"]))]
+            unencoded = [(kind, part["data"] if self._expose_errors else hide_failures(kind, part["data"]))]
         elif kind != ERROR:
             unencoded = [(kind, part["data"])]
         ids: list[str | None] = [cursor] if cursor is None or len(unencoded) < 2 else [_half_id(cursor), cursor]
@@ -238,12 +238,17 @@ class EventEncoder:
         return events[1:] if skips_first and len(events) > 1 else events
 
 
-def _hide_failures(kind: str, data: Any) -> Any:
-    """Return a payload with each failure replaced by the name of its class."""
+def hide_failures(kind: str, data: Any) -> Any:
+    """Return a payload with each failure replaced by the name of its class.
+
+    Args:
+        kind: "tasks", "checkpoints" or "debug".
+        data: the part's data.
+    """
     if kind == "debug":
         return {
             **data,
-            "payload": _hide_failures("tasks" if "task" in data["type"] else "checkpoints", data["payload"]),
+            "payload": hide_failures("tasks" if "task" in data["type"] else "checkpoints", data["payload"]),
         }
     if kind == "tasks":
         return _hide_task_failure(data)

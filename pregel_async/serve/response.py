@@ -141,46 +141,70 @@ class EventsResponse(RunResponse):
             async for event in reader.events:
                 yield event + reader.take_buffered()
 
-        event_stream = events()
-        response = EventSourceResponse(
-            event_stream,
-            sep="\n",
-            ping=self._limits.heartbeat or NO_HEARTBEAT_SECONDS,
-            ping_message_factory=lambda: ServerSentEvent(comment=HEARTBEAT, sep="\n"),
-            # sse-starlette watches for the server's shutdown by itself, sets the event, and cuts the stream off after
-            # the grace period. Longer than the service's own, so that the run's last events are sent before.
-            shutdown_event=self._service.draining,
-            shutdown_grace_period=self._service.grace + 5,
-        )
-        # A client that reads nothing blocks every `send`, heartbeats and the last message included. One scope covers
-        # them all, with a deadline only while at least one is being sent: a scope and a timer for each event cost more.
-        # Heartbeats and events are sent by two tasks, hence a count and not a flag.
-        write = float("inf") if self._limits.write is None else self._limits.write
-        sending, connection_lost = 0, False
+        # The response is cut off after its grace period: longer than the service's own, so that the run's last events
+        # are sent before.
+        await send_events(events(), self._service, self._limits, self._service.grace + 5, scope, receive, send)
 
-        async def send_with_deadline(message: Message) -> None:
-            nonlocal sending, connection_lost
+
+async def send_events(
+    event_stream: AsyncGenerator[bytes, None],
+    service: Service,
+    limits: Limits,
+    grace: float,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
+    """Send encoded events, with heartbeats between them, until they end or the client has disconnected.
+
+    Args:
+        event_stream: the events. It is closed at the end.
+        service: the application's service, which may start a drain.
+        limits: `write` and `heartbeat` count here.
+        grace: seconds after the start of a drain at which the response ends.
+        scope: of the request, as for an ASGI application.
+        receive: the same.
+        send: the same.
+    """
+    response = EventSourceResponse(
+        event_stream,
+        sep="\n",
+        ping=limits.heartbeat or NO_HEARTBEAT_SECONDS,
+        ping_message_factory=lambda: ServerSentEvent(comment=HEARTBEAT, sep="\n"),
+        # sse-starlette watches for the server's shutdown by itself, sets the event, and cuts the stream off after the
+        # grace period.
+        shutdown_event=service.draining,
+        shutdown_grace_period=grace,
+    )
+    # A client that reads nothing blocks every `send`, heartbeats and the last message included. One scope covers
+    # them all, with a deadline only while at least one is being sent: a scope and a timer for each event cost more.
+    # Heartbeats and events are sent by two tasks, hence a count and not a flag.
+    write = float("inf") if limits.write is None else limits.write
+    sending, connection_lost = 0, False
+
+    async def send_with_deadline(message: Message) -> None:
+        nonlocal sending, connection_lost
+        if sending == 0:
+            write_scope.deadline = anyio.current_time() + write
+        sending += 1
+        try:
+            await send(message)
+        except OSError:
+            connection_lost = True
+            raise
+        finally:
+            sending -= 1
             if sending == 0:
-                write_scope.deadline = anyio.current_time() + write
-            sending += 1
-            try:
-                await send(message)
-            except OSError:
-                connection_lost = True
-                raise
-            finally:
-                sending -= 1
-                if sending == 0:
-                    write_scope.deadline = float("inf")
+                write_scope.deadline = float("inf")
 
-        with anyio.CancelScope() as write_scope:
-            try:
-                async with aclosing(event_stream):
-                    await response(scope, receive, send_with_deadline)
-            # A lost connection is a disconnect, not a failure. Any other exception is a bug, here or in a middleware.
-            except Exception:
-                if not connection_lost:
-                    raise
+    with anyio.CancelScope() as write_scope:
+        try:
+            async with aclosing(event_stream):
+                await response(scope, receive, send_with_deadline)
+        # A lost connection is a disconnect, not a failure. Any other exception is a bug, here or in a middleware.
+        except Exception:
+            if not connection_lost:
+                raise
 
 
 class DocumentResponse(RunResponse):
@@ -280,7 +304,7 @@ def sse_response(
     limits = Limits() if limits is None else limits
     found = find_service(request)
     service = Service() if found is None else found
-    position = _request_position(request)
+    position = request_position(request)
     if position is not None:
         if position.after_end:
             # A browser's EventSource reconnects whenever a stream ends; 204 stops it.
@@ -338,12 +362,19 @@ def last_event_id(request: Request) -> str | None:
     Raises:
         HTTPException: 400: the request's `Last-Event-ID` is not the id of an event, or is given more than once.
     """
-    position = _request_position(request)
+    position = request_position(request)
     return None if position is None else position.cursor
 
 
-def _request_position(request: Request) -> ReaderPosition | None:
-    """Return the position that a reconnecting client has reached; None if the client does not reconnect."""
+def request_position(request: Request) -> ReaderPosition | None:
+    """Return the position that a reconnecting client has reached; None if the client does not reconnect.
+
+    Args:
+        request: the client's request.
+
+    Raises:
+        HTTPException: 400: the request's `Last-Event-ID` is not the id of an event, or is given more than once.
+    """
     try:
         given = last_event_id_of(request)
         return None if given is None else parse_event_id(given)

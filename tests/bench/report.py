@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import plots
+from . import plots, service
 from .engines import ENGINES, OURS
 from .engines.limit import Driver as Limit
 from .plots import number
@@ -191,6 +191,7 @@ def write(results: Results, output: Path) -> None:
     """Write the page, and its plots in a folder of its name next to it."""
     folder = output.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
-    output.write_text(document(results, folder.name), "utf-8")
+    before = output.read_text("utf-8") if output.exists() else ""
+    output.write_text(service.with_section(document(results, folder.name), service.section_of(before)), "utf-8")
     for name, picture in drawn(results).items():
         (folder / f"{name}.svg").write_text(picture, "utf-8")

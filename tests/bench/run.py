@@ -6,6 +6,7 @@
     nox -s bench -- --results all.json                      keeps the figures of each round in a file, cell by cell;
     nox -s bench -- --results all.json --only thread        what the file has and is not measured again stays;
     nox -s bench -- --results all.json --draw               measures nothing, and writes the report of what the file has
+    nox -s bench -- --service                               services alone: writes their section of docs/benchmarks.md
 
 Times differ between machines; ratios within one run hold.
 """
@@ -24,7 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from . import report
+from . import report, service
 from .cell import environment
 from .engines import ENGINES
 from .results import Results, Round
@@ -103,7 +104,13 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=None, help="a JSON file of all rounds")
     parser.add_argument("--output", type=Path, default=None, help="write the report here, even of a part")
     parser.add_argument("--draw", action="store_true", help="write the report of `--results` alone")
+    parser.add_argument("--service", action="store_true", help="measure services alone, and write their section")
     chosen = parser.parse_args()
+    if chosen.service:
+        output = chosen.output or OUTPUT
+        new = service.section(service.measure(), machine(0, 0))
+        output.write_text(service.with_section(output.read_text("utf-8") if output.exists() else "", new), "utf-8")
+        return 0
     if chosen.draw:
         report.write(Results.load(chosen.results), chosen.output or OUTPUT)
         return 0

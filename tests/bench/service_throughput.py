@@ -143,6 +143,7 @@ def main() -> None:
     parser.add_argument("--savers", default=",".join(SAVERS), help="some of them, separated by commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=400, help="number of runs, and of direct calls, in a round")
+    parser.add_argument("--json", type=Path, help="write the medians of this checkout to this file")
     parser.add_argument("--against", help="another checkout, which is measured in turn")
     parser.add_argument(
         "--one", choices=SAVERS, help="measure one saver in this process, and print the figures as JSON"
@@ -152,6 +153,7 @@ def main() -> None:
         print(json.dumps(anyio.run(measure, options.one, options.count)))
         return
     trees = {"here": os.getcwd()} | ({"against": options.against} if options.against else {})
+    figures: dict[str, dict[str, float]] = {}
     print(f"{'':18}" + "".join([f"{name:>14}" for name in FIGURES]))
     for kind in options.savers.split(","):
         found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
@@ -164,6 +166,10 @@ def main() -> None:
         for name, rounds in found.items():
             medians = [statistics.median([each[figure] for each in rounds]) for figure in FIGURES]
             print(f"{kind + ' ' + name:18}" + "".join([f"{median:14.2f}" for median in medians]), flush=True)
+            if name == "here":
+                figures[kind] = dict(zip(FIGURES, medians, strict=True))
+    if options.json:
+        options.json.write_text(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 - Failover: from the SIGKILL of a worker, in the midst of a run of short supersteps, to the first commit of another one.
   On "another host", the killed worker has another host name, so that only its lease shows that it is gone.
 - Cancellation: from the call in this process to its return, while the run waits in a worker's node.
+- Following: from a commit in a worker's process until a follower in this one has the superstep's update.
 - Waiting work: runs that wait 0.9 s each, in workers with 15 slots; runs per second of one and of three workers.
 - A run mark: the commit that stores a run's input and its row, against a commit of the same size.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import json
 import operator
 import os
 import signal
@@ -27,15 +29,15 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import anyio
 
 from checkpoint_savers import BaseCheckpointSaver, PostgresSaver, SqliteSaver
-from checkpoint_savers.conformance.runs.suite import request
+from checkpoint_savers.conformance.runs.suite import request, take_run
 from checkpoint_savers.conformance.savers.suite import commit, here, row
-from checkpoint_savers.records import Lease
 from pregel_async import START, StateGraph
 from pregel_async.service import RunService, Worker
 
@@ -187,6 +189,24 @@ async def cancellations(source: str, count: int) -> list[float]:
     return found
 
 
+async def following(source: str, count: int) -> list[float]:
+    """Follow a run in a worker's process. Return the seconds from each commit until its update has arrived here."""
+    found: list[tuple[float, float]] = []
+    worker = WorkerProcess(source)
+    async with client(source) as service:
+        run = await service.start("ticks", {"ticks": []}, stream_mode="updates")
+        async with service.follow(run.run_id, stream_mode="updates") as parts:
+            async for part in parts:
+                assert part["type"] == "updates"
+                found.append((time.time(), part["data"]["tick"]["ticks"][0][1]))
+                if len(found) > count:
+                    break
+        await service.cancel(run.run_id)
+    worker.kill()
+    # A node begins when the commit before it is stored.
+    return [arrived - began for (arrived, _), (_, began) in pairwise(found)]
+
+
 async def waiting(source: str, workers: int, runs: int) -> float:
     """Execute runs that wait. Return how many per second."""
     processes = [WorkerProcess(source, slots=15) for _ in range(workers)]
@@ -211,31 +231,28 @@ async def marks(source: str, count: int) -> tuple[float, float]:
     plain, marked = list[float](), list[float]()
     async with saver_of(source, 30.0) as saver:  # type: ignore[attr-defined]  # both classes can be opened
         runs = saver.runs
-
-        async def acquired(thread: str) -> Lease:
-            now = saver.clock()
-            lease: Lease = await saver.acquire(thread, here("w"), now=now, expires_at=now + 30)
-            return lease
-
         for number in range(count):
-            lease = await acquired(f"plain {number}")
+            now = saver.clock()
+            lease = await saver.acquire(f"plain {number}", here("w"), now=now, expires_at=now + 30)
             began = time.perf_counter()
             await saver.commit(lease, commit(row(1)))
             plain.append(time.perf_counter() - began)
             run = await runs.start(f"mark {number}", request(f"run {number}"))
-            lease = await acquired(run.thread_id)
-            thread = await runs.get_thread(run.thread_id)
-            await runs.take(lease, thread.activation_no, worker="w")
+            lease, _ = await take_run(saver, 1, at=run.thread_id)
             began = time.perf_counter()
             await runs.begin(lease, run.run_id, commit(row(1)))
             marked.append(time.perf_counter() - began)
     return statistics.median(plain), statistics.median(marked)
 
 
+def quantile(values: list[float], percent: int) -> float:
+    """Return a percentile of values, the greater of two neighbours."""
+    return sorted(values)[min(len(values) * percent // 100, len(values) - 1)]
+
+
 def ms(values: list[float]) -> str:
     """Return the median, the 99th percentile and the maximum, in milliseconds."""
-    values = sorted(values)
-    figures = (statistics.median(values), values[min(len(values) * 99 // 100, len(values) - 1)], values[-1])
+    figures = (statistics.median(values), quantile(values, 99), max(values))
     return " / ".join(f"{1000 * figure:.0f}" for figure in figures) + " ms (p50 / p99 / max)"
 
 
@@ -245,6 +262,7 @@ def main() -> None:
     parser.add_argument("--savers", default="sqlite,postgres", help="some of them, separated by commas")
     parser.add_argument("--kills", type=int, default=10, help="failovers on the host; a third of it from another one")
     parser.add_argument("--cancels", type=int, default=100, help="number of cancellations, and of marks")
+    parser.add_argument("--json", type=Path, help="write the figures that have targets to this file")
     parser.add_argument("--work", help="be a worker for this file or schema")
     parser.add_argument("--slots", type=int, default=20)
     parser.add_argument("--lease", type=float, default=30.0)
@@ -255,22 +273,43 @@ def main() -> None:
             socket.gethostname = lambda: str(options.host)
         anyio.run(work, options.work, options.slots, options.lease)
         return
-    for kind in options.savers.split(","):
-        with new_source(kind) as source:
-            found = anyio.run(failover, source, options.kills, 30.0, "")
-            print(f"{kind}: failover on one host: {ms(found)}", flush=True)
-        with new_source(kind) as source:
-            found = anyio.run(failover, source, max(options.kills // 3, 1), LEASE, "another-host")
-            print(f"{kind}: failover from another host, lease {LEASE:g} s: {ms(found)}", flush=True)
-        with new_source(kind) as source:
-            found = anyio.run(cancellations, source, options.cancels)
-            print(f"{kind}: cancellation from another process: {ms(found)}", flush=True)
-        with new_source(kind) as source:
-            one, three = anyio.run(waiting, source, 1, 90), anyio.run(waiting, source, 3, 270)
-            print(f"{kind}: waiting work: {one:.1f} and {three:.1f} runs/s, {three / one:.2f} times", flush=True)
-        with new_source(kind) as source:
-            plain, marked = anyio.run(marks, source, options.cancels)
-            print(f"{kind}: commit {plain * 1000:.2f} ms, with a run's row {marked * 1000:.2f} ms", flush=True)
+    figures = {kind: measured(kind, options.kills, options.cancels) for kind in options.savers.split(",")}
+    if options.json:
+        options.json.write_text(json.dumps(figures))
+
+
+def measured(kind: str, kills: int, count: int) -> dict[str, float]:
+    """Measure one saver, and print the figures.
+
+    Returns:
+        What has targets, by name: seconds, runs per second, and how much longer a commit with a mark takes.
+    """
+    figures: dict[str, float] = {}
+    with new_source(kind) as source:
+        found = anyio.run(failover, source, kills, 30.0, "")
+        print(f"{kind}: failover on one host: {ms(found)}", flush=True)
+        figures["failover max"] = max(found)
+    with new_source(kind) as source:
+        found = anyio.run(failover, source, max(kills // 3, 1), LEASE, "another-host")
+        print(f"{kind}: failover from another host, lease {LEASE:g} s: {ms(found)}", flush=True)
+        figures["failover from elsewhere max"] = max(found)
+    with new_source(kind) as source:
+        found = anyio.run(cancellations, source, count)
+        print(f"{kind}: cancel from another process: {ms(found)}", flush=True)
+        figures["cancel p99"] = quantile(found, 99)
+    with new_source(kind) as source:
+        found = anyio.run(following, source, 3 * count)
+        print(f"{kind}: a stored update until a follower in another process has it: {ms(found)}", flush=True)
+        figures["follower p95"] = quantile(found, 95)
+    with new_source(kind) as source:
+        rates = [anyio.run(waiting, source, workers, workers * 90) for workers in (1, 3)]
+        print(f"{kind}: waiting work, runs per second with one and three workers: {rates[0]:.1f}, {rates[1]:.1f}")
+        figures["three workers"] = rates[1] / rates[0]
+    with new_source(kind) as source:
+        plain, marked = anyio.run(marks, source, count)
+        print(f"{kind}: a commit {1000 * plain:.2f} ms, with a run mark {1000 * marked:.2f} ms", flush=True)
+        figures["mark"] = marked / plain - 1
+    return figures
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from checkpoint_savers import PostgresSaver, StorageError, StorageLockedError, ThreadBusyError
-from checkpoint_savers.conformance.runs.suite import SUCCESS, request
+from checkpoint_savers.conformance.runs.suite import SUCCESS, request, take_run
 from checkpoint_savers.conformance.savers.suite import LATER, cid, commit, head_of, here, row
 from checkpoint_savers.postgres import run_transactions
 from checkpoint_savers.postgres.connections import Connection
@@ -56,9 +56,7 @@ async def taken(saver: PostgresSaver, thread_id: str) -> Lease:
     """Start runs "a" and "b" of a thread and take the first one. Return the lease."""
     await saver.runs.start(thread_id, request(f"{thread_id}-a"))
     await saver.runs.start(thread_id, request(f"{thread_id}-b"))
-    lease = await acquire(saver, thread_id)
-    assert await saver.runs.take(lease, 1, worker="w") is not None
-    return lease
+    return (await take_run(saver, 1, at=thread_id)).lease
 
 
 async def start(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
@@ -78,8 +76,11 @@ async def cancel(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable
 
 async def take(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
     await saver.runs.start(thread_id, request(f"{thread_id}-a"))
-    lease = await acquire(saver, thread_id)
-    return lambda: saver.runs.take(lease, 1, worker="w")
+
+    async def act() -> RunRow:
+        return (await take_run(saver, 1, at=thread_id)).run
+
+    return act
 
 
 async def begin(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
@@ -446,8 +447,7 @@ async def test_end_waits_for_start(saver: PostgresSaver) -> None:
     """A run that is accepted while the worker ends the one before queues the thread: what `end` reads is read after it
     has locked the thread's row, with a snapshot of its own."""
     await saver.runs.start("t", request("a"))
-    lease = await acquire(saver)
-    assert await saver.runs.take(lease, 1, worker="w") is not None
+    lease, _ = await take_run(saver, 1)
     async with PostgresSaver.from_conn_string(conninfo(), schema=saver.schema) as other:
         with psycopg.connect(conninfo()) as blocker, anyio.fail_after(20):
             blocker.execute(f'SELECT 1 FROM "{saver.schema}".pregel_run_threads FOR UPDATE'.encode())
@@ -512,13 +512,11 @@ async def test_the_hook_of_queued_threads(saver: PostgresSaver) -> None:
 
     saver.runs.on_queued = count
     await saver.runs.start("t", request("c"))
-    lease = await acquire(saver)
-    assert await saver.runs.take(lease, 2, worker="w") is not None
+    lease, _ = await take_run(saver, 2)
     assert len(queued) == 2
     await saver.runs.end(lease, "b", SUCCESS)
     assert queued[2:] == [("t", 3)]
-    lease = await acquire(saver)
-    assert await saver.runs.take(lease, 3, worker="w") is not None
+    lease, _ = await take_run(saver, 3)
     await saver.runs.give_back(lease, "a")
     assert queued[3:] == [("t", 4)]
     thread = await saver.runs.get_thread("t")
@@ -540,16 +538,15 @@ async def test_a_lock_that_is_held_for_too_long(schema: str) -> None:
     empty(schema)
     async with PostgresSaver.from_conn_string(conninfo(), schema=schema, busy_timeout=0.05) as saver:
         await saver.runs.start("t", request("a"))
-        lease = await acquire(saver)
         for table in ("run_threads", "threads"):
             with psycopg.connect(conninfo()) as blocker:
                 blocker.execute(f'SELECT 1 FROM "{schema}".pregel_{table} FOR UPDATE'.encode())
                 with pytest.raises(StorageLockedError):
                     await saver.runs.start("t", request("b"))
                 with pytest.raises(StorageLockedError):
-                    await saver.runs.take(lease, 1, worker="w")
+                    await take_run(saver, 1)
         assert await saver.runs.get_run("b") is None
-        assert await saver.runs.take(lease, 1, worker="w") is not None
+        await take_run(saver, 1)
 
 
 async def test_writes_that_were_numbered_before(saver: PostgresSaver) -> None:

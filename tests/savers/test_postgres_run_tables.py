@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.lowlevel
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from checkpoint_savers import CorruptCheckpointError, PostgresSaver, StorageError
-from checkpoint_savers.conformance.runs.suite import request
-from checkpoint_savers.conformance.savers.suite import everything, row, take, written
-from checkpoint_savers.postgres import run_store
+from checkpoint_savers.conformance.runs.suite import SUCCESS, request, take_run
+from checkpoint_savers.conformance.savers.suite import everything, row, written
+from checkpoint_savers.postgres import run_store, run_transactions
 from checkpoint_savers.postgres.run_searches import RunSearches
 from checkpoint_savers.postgres.schema import MIGRATIONS, quoted, statements
 from checkpoint_savers.runs.queries import RowPosition, RunQuery, ThreadQuery
@@ -79,24 +81,55 @@ SELECT 'r' || n, 't' || n, 1, (ARRAY['success', 'success', 'error', 'interrupted
     false, 'graph', n, jsonb_build_object('n', n), '', '' FROM generate_series(1, 10000) AS n;
 INSERT INTO {s}.pregel_run_threads
     (thread_id, status, assistant, activation, activation_at, wake_at, created_at, updated_at, state)
-SELECT 't' || n, (ARRAY['idle', 'idle', 'busy', 'interrupted', 'error'])[1 + n % 5], 'graph',
-    CASE n % 500 WHEN 0 THEN 'queued' WHEN 1 THEN 'active' ELSE 'none' END, n,
+SELECT 't' || n, (ARRAY['idle', 'idle', 'busy', 'interrupted', 'error'])[1 + n % 5],
+    CASE n % 2000 WHEN 0 THEN 'rare' ELSE 'graph' END, CASE n % 500 WHEN 0 THEN 'queued' WHEN 1 THEN 'active' ELSE 'none' END, n,
     CASE n % 500 WHEN 2 THEN n ELSE 0 END, n, n, NULL FROM generate_series(1, 10000) AS n;
 INSERT INTO {s}.pregel_threads (thread_id, epoch, seq, newest, metadata)
-SELECT 't' || n, 1, 1, 'c', jsonb_build_object('n', n)::text FROM generate_series(1, 10000) AS n;
-ANALYZE {s}.pregel_runs; ANALYZE {s}.pregel_run_threads; ANALYZE {s}.pregel_threads
+SELECT 't' || n, 1, 1, 'c', jsonb_build_object('n', n)::text FROM generate_series(1, 10000) AS n
 """
+INDEXES = """
+SELECT indexname FROM pg_indexes
+WHERE schemaname = '{s}' AND (tablename IN ('pregel_runs', 'pregel_run_threads') OR tablename = 'pregel_threads' AND indexname NOT LIKE '%key')
+"""
+TABLES = ("pregel_runs", "pregel_run_threads", "pregel_threads")
 
 
-async def test_statements_use_indexes(schema: str) -> None:
-    """Each listing, and each search by thread, status, metadata or without a filter, reads an index and not a table."""
+async def locking_statements(schema: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements by which transactions lock and read the rows of a thread, with their values."""
+    found: list[str] = []
+
+    class Recording(psycopg.AsyncClientCursor[Any]):
+        async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            found.extend(self.mogrify(query, params).split(";"))
+            return await super().execute(query, params, **options)
+
+    monkeypatch.setattr(run_transactions, "new_client_cursor", Recording)
+    async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+        run = await saver.runs.start("new", request("new", idempotency_key="key"))
+        lease, _ = await take_run(saver, 1, at="new")
+        await saver.runs.end(lease, run.run_id, SUCCESS)
+        await saver.adelete_thread("new")
+    return [text for text in found if "pregel_" in text and text.strip().startswith("SELECT")]
+
+
+async def test_statements_use_indexes(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each statement of a keeper, a dispatcher and a transaction, and each search by thread, assistant, status, metadata
+    or without a filter reads an index and not a table; each index serves one of them. A count by status reads no row."""
     empty(schema)
     execute(FILL.format(s=f'"{schema}"'))
+    for table in TABLES:
+        execute(f'VACUUM ANALYZE "{schema}".{table}')
+    locking = await locking_statements(schema, monkeypatch)
+    assert len(locking) > 6
     after = RowPosition(5000.0, "t5000")
     explained = Explained(schema)
     async with await psycopg.AsyncConnection.connect(conninfo(), autocommit=True) as connection:
         cursor = connection.cursor()
+        for text in locking:
+            await cursor.execute(b"EXPLAIN " + text.encode())
+            explained.plans.append("\n".join(line for (line,) in await cursor.fetchall()))
         await explained.get_run(cursor, "r1")
+        await explained.get_runs(cursor, ("r1", "r2"))
         await explained.get_thread(cursor, "t1")
         await explained.queued(cursor, ("graph",), 100)
         await explained.due(cursor, None, 100)
@@ -111,37 +144,44 @@ async def test_statements_use_indexes(schema: str) -> None:
             RunQuery(status=("pending", "running")),
             RunQuery(metadata={"n": 7}),
             RunQuery(status=("success",), metadata={"n": 7}),
+            RunQuery(assistant="graph"),
+            RunQuery(assistant="graph", status=("pending",)),
         ):
             await explained.find_runs(cursor, query, None, 20)
             await explained.find_runs(cursor, query, after, 20)
+        orders: tuple[Literal["updated_at", "created_at"], ...] = ("updated_at", "created_at")
         for way in (True, False):
-            for by in ("updated_at", "created_at"):
+            for by in orders:
                 for given in (
                     ThreadQuery(),
                     ThreadQuery(status=("idle",)),
                     ThreadQuery(status=("busy", "error")),
                     ThreadQuery(thread_ids=("t1", "t2")),
                     ThreadQuery(metadata={"n": 7}),
+                    ThreadQuery(assistant="graph"),
+                    ThreadQuery(assistant="rare"),
+                    ThreadQuery(assistant="rare", status=("interrupted",)),
                 ):
-                    ordered = ThreadQuery(
-                        thread_ids=given.thread_ids,
-                        status=given.status,
-                        metadata=given.metadata,
-                        sort_by="updated_at" if by == "updated_at" else "created_at",
-                        descending=way,
-                    )
+                    ordered = replace(given, sort_by=by, descending=way)
                     await explained.find_threads(cursor, ordered, None, 20)
                     await explained.find_threads(cursor, ordered, after, 20)
-        await explained.count_threads(cursor, ThreadQuery(status=("interrupted",)))
         await explained.count_threads(cursor, ThreadQuery(metadata={"n": 7}))
+        await explained.count_threads(cursor, ThreadQuery(assistant="rare"))
         await explained.count_runs(cursor, RunQuery(thread_id="t7"))
-        lapsed = f'EXPLAIN SELECT 1 FROM "{schema}".pregel_threads WHERE owner IS NOT NULL AND expires_at < 5'
-        await cursor.execute(lapsed.encode())
-        explained.plans.append("\n".join(line for (line,) in await cursor.fetchall()))
-    scanned = [plan for plan in explained.plans if "Seq Scan" in plan]
+        counts = len(explained.plans)
+        await explained.count_threads(cursor, ThreadQuery(status=("interrupted",)))
+        await explained.count_threads(cursor, ThreadQuery(status=("busy", "interrupted")))
+        await explained.count_runs(cursor, RunQuery(status=("error",)))
+        await explained.count_runs(cursor, RunQuery(status=("pending",)))
+        for plan in explained.plans[counts:]:
+            assert "Index Only Scan" in plan and "Filter" not in plan, plan
+    scanned = [plan for plan in explained.plans if re.search("Seq Scan on pregel_(runs|run_threads|threads)", plan)]
     assert not scanned, scanned[0]
     by_metadata = [plan for plan in explained.plans if "@>" in plan]
     assert by_metadata and all("by_metadata" in plan for plan in by_metadata)
+    made = {name for (name,) in execute(INDEXES.format(s=schema))}
+    unused = {name for name in made if not any(f" {name}" in plan for plan in explained.plans)}
+    assert made and not unused
 
 
 @pytest.mark.parametrize(
@@ -162,14 +202,13 @@ async def test_damaged_rows(schema: str, damage: str, place: str) -> None:
     empty(schema)
     async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
         await saver.runs.start("t", request("a", metadata={"n": 1}))
-        lease = await take(saver)
         execute(damage.format(s=f'"{schema}"'))
         with pytest.raises(CorruptCheckpointError, match=place):
             await (saver.runs.get_run("a") if "run " in place else saver.runs.get_thread("t"))
         with pytest.raises(CorruptCheckpointError, match=place):
             await saver.runs.start("t", request("b"))
         with pytest.raises(CorruptCheckpointError, match=place):
-            await saver.runs.take(lease, 1, worker="w")
+            await take_run(saver, 1)
         assert execute(f'SELECT count(*) FROM "{schema}".pregel_runs') == [(1,)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
@@ -13,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from checkpoint_savers import SqliteSaver
-from checkpoint_savers.conformance.runs.suite import request
-from checkpoint_savers.conformance.savers.suite import LATER, NOW, here
+from checkpoint_savers.conformance.runs.suite import request, take_run
+from checkpoint_savers.conformance.savers.suite import NOW
 from checkpoint_savers.errors import CorruptCheckpointError, SaverClosedError, UnsupportedFormatError
 from checkpoint_savers.runs.decisions import Changes, Found
 from checkpoint_savers.runs.port import RunStore
@@ -96,6 +97,7 @@ async def test_no_listing_scans_a_table(tmp_path: Path) -> None:
             ThreadQuery(),
             ThreadQuery(status=("idle",)),
             ThreadQuery(status=("idle", "error"), assistant="graph"),
+            ThreadQuery(assistant="graph"),
             ThreadQuery(metadata={"n": 3}),
             ThreadQuery(thread_ids=("t7", "t8")),
         )
@@ -119,6 +121,7 @@ async def test_no_listing_scans_a_table(tmp_path: Path) -> None:
             statements.active(db, 10)
             statements.due(db, NOW + MANY, 10)
             statements.get_run(db, "r7")
+            statements.get_runs(db, ("r7", "r8"))
             statements.get_thread(db, "t7")
             for run_id, key in (("r7", None), (None, "key")):
                 statements.transact(
@@ -130,6 +133,7 @@ async def test_no_listing_scans_a_table(tmp_path: Path) -> None:
         found = {text for text in executed if text.startswith("SELECT")}
         assert len(found) > 50
         looks: set[str] = set()
+        used: set[str] = set()
         for text in found:
             plan = [step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {text}")]
             scans = [
@@ -137,6 +141,9 @@ async def test_no_listing_scans_a_table(tmp_path: Path) -> None:
             ]
             sorts = [step for step in plan if "TEMP B-TREE" in step]
             assert not scans and not sorts, (text, plan)
+            used.update(re.findall(r"INDEX (run_\w+)", " ".join(plan)))
+            if text.startswith("SELECT count(") and "r.assistant" not in text and "r.thread =" not in text:
+                assert "COVERING INDEX" in plan[0] and len(plan) == 1, (text, plan)
             # A keeper's look, and a dispatcher's: each by the index of such threads alone.
             for index in ("run_thread_queued", "run_thread_active", "run_thread_due"):
                 if f"INDEXED BY {index}" in text:
@@ -146,6 +153,8 @@ async def test_no_listing_scans_a_table(tmp_path: Path) -> None:
                 if f"INDEXED BY {index}" in text and "count(" not in text:
                     assert "LIMIT" in text
         assert len(looks) == 3
+        made = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql NOT NULL")}
+        assert used == {name for name in made if name.startswith("run_")}  # each index serves a statement
 
 
 async def test_damaged_runs_are_reported(tmp_path: Path) -> None:
@@ -154,8 +163,7 @@ async def test_damaged_runs_are_reported(tmp_path: Path) -> None:
         runs = saver.runs
         await runs.start("t", request("a", metadata={"user": "ada"}, idempotency_key="k"), metadata={"n": 1})
         await runs.start("u", request("b", due=NOW + 5))
-        lease = await saver.acquire("t", here("w"), now=NOW, expires_at=LATER)
-        assert await runs.take(lease, 1, worker="w") is not None
+        await take_run(saver, 1)
         before = await everything(runs)
         reported = 0
         with cells_of(tmp_path / "runs.db") as cells:

@@ -13,6 +13,7 @@ import pytest
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, ThreadBusyError
 from checkpoint_savers.owner import this_process
 from checkpoint_savers.records import Commit, Lease
+from checkpoint_savers.runs.decisions import TakenRun, WantedLease
 from checkpoint_savers.runs.port import RunStore
 from checkpoint_savers.runs.rows import RunRow
 from pregel_async.service import RunService
@@ -42,17 +43,17 @@ async def saver(clock: Clock) -> AsyncIterator[BaseCheckpointSaver]:
     yield InMemorySaver(clock=clock)
 
 
-async def take(saver: BaseCheckpointSaver, thread_id: str = "t") -> tuple[Lease, RunRow]:
+async def take(saver: BaseCheckpointSaver, thread_id: str = "t") -> TakenRun:
     """Take a queued thread's run, as a worker does that dies then."""
     runs = saver.runs
     assert runs is not None
     thread = await runs.get_thread(thread_id)
     assert thread is not None
     now = saver.clock()
-    lease = await saver.acquire(thread_id, this_process("dead"), now=now, expires_at=now + saver.lease_seconds)
-    row = await runs.take(lease, thread.activation_no, worker="dead")
-    assert row is not None
-    return lease, row
+    wants = WantedLease(this_process("dead"), now, now + saver.lease_seconds)
+    taken = await runs.acquire_and_take(thread_id, thread.activation_no, wants, worker="dead")
+    assert taken is not None
+    return taken
 
 
 async def take_and_die(saver: BaseCheckpointSaver, clock: Clock) -> RunRow:

@@ -17,8 +17,7 @@ import psycopg_pool
 import pytest
 
 from checkpoint_savers import PostgresSaver
-from checkpoint_savers.conformance.runs.suite import SUCCESS, request
-from checkpoint_savers.conformance.savers.suite import LATER, here
+from checkpoint_savers.conformance.runs.suite import SUCCESS, request, take_run
 from checkpoint_savers.runs.rows import RunThreadRow
 from tests.helpers.postgres_tools import conninfo, execute, made_schema, new_schema
 
@@ -94,8 +93,7 @@ async def test_a_job_in_the_transaction_that_queues_a_thread(app: Any, jobs: str
         await saver.runs.start("t", request("a", priority=3))
         assert stored(jobs) == [("pa_x", "todo", {"no": 1, "thread_id": "t"})]
         # The same session again: the path was local.
-        lease = await saver.acquire("t", here("w"), now=saver.clock(), expires_at=LATER)
-        assert await saver.runs.take(lease, 1, worker="w") is not None
+        lease, _ = await take_run(saver, 1)
         assert await saver.runs.end(lease, "a", SUCCESS)
     async with await psycopg.AsyncConnection.connect(conninfo(), autocommit=True) as connection:
         with pytest.raises(procrastinate.exceptions.ConnectorException) as caught:

@@ -11,7 +11,7 @@ from ...runs.changes import TOPICS, Topic
 from ...runs.port import RunStore
 from ..caches.conformance import Clock
 from ..savers.suite import commit, in_threads, row
-from .suite import SUCCESS, OpenSaverAt, RunSuite, request
+from .suite import SUCCESS, OpenSaverAt, RunSuite, request, take_run
 
 
 class Waiting(RunSuite):
@@ -92,8 +92,7 @@ class Waiting(RunSuite):
         await changed()
         await runs.start("t", request("a"))
         assert "queue" in await changed()
-        lease = await self.acquire(saver)
-        assert await runs.take(lease, 1, worker="w") is not None
+        lease, _ = await take_run(saver, 1)
         assert not await changed() & {"queue", "cancel", "run"}
         await runs.begin(lease, "a", commit(row(1)))
         assert await changed() == {"run"}

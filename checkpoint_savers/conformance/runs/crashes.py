@@ -27,8 +27,7 @@ def script() -> list[Step]:
     return [
         _step(lambda runs: runs.start("t", request("a", idempotency_key="k"), metadata={"user": "ada"})),
         _step(lambda runs: runs.start("t", request("b", priority=1, metadata={"n": 1}), metadata={"n": 1})),
-        Step(_acquire),
-        _under(lambda runs, lease: runs.take(lease, 2, worker="w")),
+        _take(2),
         _step(lambda runs: runs.start("u", request("c", due=NOW + 5))),
         _under(lambda runs, lease: runs.begin(lease, "b", commit(row(1), records=[record(1, "x")]))),
         _under(
@@ -36,15 +35,14 @@ def script() -> list[Step]:
                 lease, "b", SUCCESS, commit(row(2, 1, base=1), head=1, records=[record(2, "x")])
             )
         ),
-        Step(_acquire_and_take),
+        _take(3),
         _step(lambda runs: runs.cancel("a", action="rollback")),
         _step(lambda runs: runs.start("t", request("d", multitask="interrupt"))),
         _under(
             lambda runs, lease: runs.begin(lease, "a", commit(row(3, 2, base=1), head=2, clears=[record(2, "x")])),
         ),
         _under(lambda runs, lease: runs.give_back(lease, "a")),
-        Step(_acquire),
-        _under(lambda runs, lease: runs.take(lease, 4, worker="w")),
+        _take(4),
         _under(lambda runs, lease: runs.end(lease, "a", RunOutcome(status="cancelled", rest="idle", rolled_back=True))),
         Step(lambda saver, leases: saver.adelete_thread("u")),
         _step(lambda runs: runs.start("u", request("e"))),
@@ -70,14 +68,14 @@ def _under(act: Callable[[RunStore, Lease], Awaitable[object]]) -> Step:
     return Step(run)
 
 
-async def _acquire(saver: BaseCheckpointSaver, leases: Leases) -> None:
-    leases["t"] = await saver.acquire("t", here("worker"), now=NOW, expires_at=LATER)
+def _take(activation_no: int) -> Step:
+    async def run(saver: BaseCheckpointSaver, leases: Leases) -> None:
+        wants = WantedLease(here("worker"), NOW, LATER)
+        taken = await _runs(saver).acquire_and_take("t", activation_no, wants, worker="w")
+        assert taken is not None
+        leases["t"] = taken.lease
 
-
-async def _acquire_and_take(saver: BaseCheckpointSaver, leases: Leases) -> None:
-    taken = await _runs(saver).acquire_and_take("t", 3, WantedLease(here("worker"), NOW, LATER), worker="w")
-    assert taken is not None
-    leases["t"] = taken.lease
+    return Step(run)
 
 
 NAMES: Final = ("a", "b", "c", "d", "e")

@@ -14,7 +14,7 @@ from ...runs.port import RunStore
 from ...runs.rows import RunRow
 from ..caches.conformance import Clock
 from ..savers.suite import commit, here, in_threads, row
-from .suite import SUCCESS, OpenSaverAt, RunSuite, request
+from .suite import SUCCESS, OpenSaverAt, RunSuite, request, take_run
 
 
 class Lifecycle(RunSuite):
@@ -60,9 +60,8 @@ class Lifecycle(RunSuite):
         assert (thread.status, thread.activation, thread.pending) == ("busy", "queued", 1)
         assert (thread.metadata, thread.assistant) == ({"owner": "ada"}, "graph")
 
-        lease = await self.acquire(saver)
-        taken = await runs.take(lease, thread.activation_no, worker="w")
-        assert taken is not None and (taken.status, taken.attempt, taken.worker) == ("running", 1, "w")
+        lease, taken = await take_run(saver, thread.activation_no)
+        assert (taken.status, taken.attempt, taken.worker) == ("running", 1, "worker")
         with pytest.raises(ThreadBusyError):
             await self.acquire(saver, "other")
         await runs.begin(lease, "a")
@@ -113,12 +112,11 @@ class Lifecycle(RunSuite):
         assert await runs.get_run("b") is None
 
     async def test_a_lost_lease_writes_nothing(self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock) -> None:
-        """P6: a worker whose lease was taken over is refused, also before its run is taken again."""
+        """P6: a worker whose lease was acquired by another one is refused, also before its run is taken again."""
         await runs.start("t", request("a"))
-        late = await self.acquire(saver, "late")
-        assert await runs.take(late, 1, worker="late") is not None
+        late, _ = await take_run(saver, 1, "late")
         clock.now += 60
-        lease = await self.acquire(saver, "next")
+        await self.acquire(saver, "next")
 
         async def refused() -> None:
             before = await runs.get_run("a"), await runs.get_thread("t")
@@ -126,7 +124,6 @@ class Lifecycle(RunSuite):
                 lambda: runs.begin(late, "a"),
                 lambda: runs.end(late, "a", SUCCESS),
                 lambda: runs.give_back(late, "a"),
-                lambda: runs.take(late, 1, worker="late"),
             )
             for write in writes:
                 with pytest.raises(ThreadBusyError) as caught:
@@ -137,30 +134,19 @@ class Lifecycle(RunSuite):
         await refused()
         assert await runs.requeue(await self.thread_of(runs))
         await refused()
-        again = await runs.take(lease, 2, worker="next")
-        assert again is not None and (again.run_id, again.attempt, again.stalls) == ("a", 2, 2)
+        lease, again = await take_run(saver, 2, "next")
+        assert (again.run_id, again.attempt, again.stalls) == ("a", 2, 2)
         await refused()
         await runs.end(lease, "a", SUCCESS)
-
-    async def test_a_stale_wake_up_releases_the_lease(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
-        """A worker that finds nothing to do leaves neither its lease nor a change."""
-        await runs.start("t", request("a"))
-        before = await self.thread_of(runs)
-        lease = await self.acquire(saver)
-        assert await runs.take(lease, 7, worker="w") is None
-        assert await self.thread_of(runs) == before
-        await self.acquire(saver, "other")
 
     async def test_a_run_that_is_given_back(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
         """It is pending again, its input is not applied again, and another worker may take it at once."""
         await runs.start("t", request("a"))
-        lease = await self.acquire(saver)
-        assert await runs.take(lease, 1, worker="w") is not None
+        lease, _ = await take_run(saver, 1)
         await runs.begin(lease, "a")
         await runs.give_back(lease, "a")
-        lease = await self.acquire(saver, "other")
-        run = await runs.take(lease, 2, worker="other")
-        assert run is not None and (run.begun, run.attempt, run.stalls, run.worker) == (True, 2, 1, "other")
+        _, run = await take_run(saver, 2, "other")
+        assert (run.begun, run.attempt, run.stalls, run.worker) == (True, 2, 1, "other")
 
     async def test_runs_of_a_thread_in_order(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
         """By priority, and then as they were accepted."""
@@ -190,8 +176,7 @@ class Lifecycle(RunSuite):
         assert await runs.queued(limit=2) == queued[:2]
         assert await runs.active() == ()
         for number in (2, 0):
-            lease = await self.acquire(saver, f"w{number}", thread_id=f"t{number}")
-            assert await runs.take(lease, 1, worker="w") is not None
+            await take_run(saver, 1, f"w{number}", at=f"t{number}")
             clock.now += 1
         active = await runs.active()
         assert [(each.thread.thread_id, each.owner) for each in active] == [("t2", here("w2")), ("t0", here("w0"))]
@@ -202,8 +187,7 @@ class Lifecycle(RunSuite):
     async def test_cancelling(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
         """A pending run ends at once; a running one has a request, and ends by its worker; an ended one is refused."""
         await runs.start("t", request("a"))
-        lease = await self.acquire(saver)
-        assert await runs.take(lease, 1, worker="w") is not None
+        lease, _ = await take_run(saver, 1)
         await runs.start("t", request("b"))
         pending = await runs.cancel("b", reason="user")
         assert (pending.status, pending.cancel_reason, pending.hidden) == ("cancelled", "user", False)

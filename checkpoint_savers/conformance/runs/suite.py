@@ -10,7 +10,7 @@ import pytest
 
 from ...abc import BaseCheckpointSaver
 from ...records import Lease
-from ...runs.decisions import RunOutcome
+from ...runs.decisions import RunOutcome, TakenRun, WantedLease
 from ...runs.port import RunStore
 from ...runs.rows import RunRequest, RunThreadRow
 from ..caches.conformance import Clock
@@ -32,6 +32,22 @@ def request(run_id: str, **options: Any) -> RunRequest:
     """
     fields: dict[str, Any] = {"run_id": run_id, "assistant": "graph", "payload": b"payload", **options}
     return RunRequest(**fields)
+
+
+async def take_run(saver: BaseCheckpointSaver, activation_no: int, owner: str = "worker", *, at: str = "t") -> TakenRun:
+    """Take the next run of a queued thread, under a lease of this process for 30 seconds. There must be one.
+
+    Args:
+        saver: has a run store.
+        activation_no: the thread's.
+        owner: of the lease, and the worker's id.
+        at: the thread.
+    """
+    assert saver.runs is not None
+    now = saver.clock()
+    taken = await saver.runs.acquire_and_take(at, activation_no, WantedLease(here(owner), now, now + 30), worker=owner)
+    assert taken is not None
+    return taken
 
 
 class RunSuite:
@@ -73,10 +89,8 @@ class RunSuite:
         """Take all runs of the thread that are due, and end them with success. Return their ids."""
         done: list[str] = []
         while (thread := await self.thread_of(runs)).activation == "queued":
-            lease = await self.acquire(saver)
-            run = await runs.take(lease, thread.activation_no, worker="w")
-            if run is not None:
-                done.append(run.run_id)
-                await runs.begin(lease, run.run_id)
-                await runs.end(lease, run.run_id, SUCCESS)
+            lease, run = await take_run(saver, thread.activation_no)
+            done.append(run.run_id)
+            await runs.begin(lease, run.run_id)
+            await runs.end(lease, run.run_id, SUCCESS)
         return done

@@ -7,25 +7,26 @@ from collections.abc import Awaitable, Callable
 import anyio
 import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 
 from ...abc import BaseCheckpointSaver
 from ...errors import CheckpointError, ThreadBusyError, ThreadNotFoundError
 from ...records import Lease
 from ...runs.decisions import Changes, Found
 from ...runs.port import RunStore
-from ...runs.queries import RunQuery
+from ...runs.queries import RunQuery, ThreadQuery
 from ...runs.rows import RunThreadRow
 from ...upkeep import without_runs
+from ..caches.conformance import Clock
 from ..savers.suite import cid, commit, everything, head_of, record, row
-from .suite import SUCCESS, RunSuite, request
+from .suite import SUCCESS, RunSuite, request, take_run
 
 
 class Supersteps(RunSuite):
     async def begun(self, saver: BaseCheckpointSaver, runs: RunStore) -> Lease:
         """Start and take run "a" of thread "t". Return the lease."""
         await runs.start("t", request("a"))
-        lease = await self.acquire(saver)
-        assert await runs.take(lease, 1, worker="w") is not None
+        lease, _ = await take_run(saver, 1)
         return lease
 
     async def test_a_superstep_in_the_same_transaction(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
@@ -148,6 +149,29 @@ class Supersteps(RunSuite):
         (header,) = await saver.threads()
         assert (header.thread_id, header.metadata, header.newest) == ("t", expected, None)
 
+    async def test_changed_metadata_are_a_change_of_the_thread(
+        self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock
+    ) -> None:
+        """`update_thread` of the saver sets the time of the last change of the thread's row, by which threads are
+        sorted, also while a worker has a run of it. Nothing else of the row changes."""
+        for name in ("t", "u"):
+            await runs.start(name, request(name))
+            clock.now += 1
+        lease, _ = await take_run(saver, 1)
+        await runs.begin(lease, "t", commit(row(1)))
+        clock.now += 1
+        before, other = await self.thread_of(runs), await self.thread_of(runs, "u")
+        await saver.update_thread("t", {"user": "ada"})
+        assert await self.thread_of(runs) == replace(before, metadata={"user": "ada"}, updated_at=clock.now)
+        assert await self.thread_of(runs, "u") == other
+        await runs.end(lease, "t", SUCCESS)
+        clock.now += 1
+        await saver.update_thread("u", {"user": "bob"})
+        clock.now += 1
+        assert [one.thread_id for one in (await runs.search_threads(ThreadQuery())).items] == ["u", "t"]
+        await saver.update_thread("t", {"user": None})
+        assert [one.thread_id for one in (await runs.search_threads(ThreadQuery())).items] == ["t", "u"]
+
     async def test_a_thread_without_checkpoints(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
         """A thread with a row in the run store is listed, and remains when a lease is released; another one without
         checkpoints is deleted then."""
@@ -195,8 +219,7 @@ class Supersteps(RunSuite):
         nothing else is stored of the thread."""
         for name in ("a", "b"):
             await runs.start("t", request(name))
-        lease = await self.acquire(saver)
-        assert await runs.take(lease, 1, worker="w") is not None
+        lease, _ = await take_run(saver, 1)
         await runs.begin(lease, "a", commit(row(1, metadata={"run_id": "a"})))
         await saver.commit(lease, commit(row(1, ns="child", metadata={"run_id": "a"})))
         assert await without_runs(saver, "t", {"other"}) is None
@@ -205,8 +228,7 @@ class Supersteps(RunSuite):
         await saver.rewrite(lease, change)
         assert await saver.read("t") is None and await saver.scan("t", None) == ()
         await runs.end(lease, "a", SUCCESS)
-        lease = await self.acquire(saver)
-        assert await runs.take(lease, 2, worker="w") is not None
+        lease, _ = await take_run(saver, 2)
         await runs.begin(lease, "b", commit(row(2, metadata={"run_id": "b"})))
         await runs.end(lease, "b", SUCCESS)
         assert await head_of(saver) == cid(2)

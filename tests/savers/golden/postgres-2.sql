@@ -64,11 +64,11 @@ CREATE TABLE "golden".pregel_runs (
     metadata jsonb NOT NULL,
     payload bytea NOT NULL,
     frame bytea NOT NULL
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX pregel_runs_open ON "golden".pregel_runs (thread_id) WHERE status IN ('pending', 'running');
 CREATE INDEX pregel_runs_by_thread ON "golden".pregel_runs (thread_id, created_at, run_id);
-CREATE INDEX pregel_runs_by_status ON "golden".pregel_runs (status, created_at, run_id);
-CREATE INDEX pregel_runs_by_age ON "golden".pregel_runs (created_at, run_id);
+CREATE INDEX pregel_runs_by_status ON "golden".pregel_runs (status, created_at, run_id) WHERE NOT hidden;
+CREATE INDEX pregel_runs_by_age ON "golden".pregel_runs (created_at, run_id) WHERE NOT hidden;
 CREATE UNIQUE INDEX pregel_runs_by_key ON "golden".pregel_runs (idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX pregel_runs_by_metadata ON "golden".pregel_runs USING gin (metadata jsonb_path_ops);
 CREATE TABLE "golden".pregel_run_threads (
@@ -86,15 +86,15 @@ CREATE TABLE "golden".pregel_run_threads (
     state jsonb,
     content bytea NOT NULL DEFAULT '',
     frame bytea NOT NULL DEFAULT ''
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX pregel_run_threads_queued ON "golden".pregel_run_threads (priority DESC, activation_at)
     WHERE activation = 'queued';
 CREATE INDEX pregel_run_threads_active ON "golden".pregel_run_threads (activation_at) WHERE activation = 'active';
 CREATE INDEX pregel_run_threads_waking ON "golden".pregel_run_threads (wake_at) WHERE wake_at > 0;
 CREATE INDEX pregel_run_threads_by_status ON "golden".pregel_run_threads (status, updated_at, thread_id);
+CREATE INDEX pregel_run_threads_by_assistant ON "golden".pregel_run_threads (assistant, updated_at, thread_id);
 CREATE INDEX pregel_run_threads_by_update ON "golden".pregel_run_threads (updated_at, thread_id);
 CREATE INDEX pregel_run_threads_by_creation ON "golden".pregel_run_threads (created_at, thread_id);
-CREATE INDEX pregel_threads_owned ON "golden".pregel_threads (thread) WHERE owner IS NOT NULL;
 CREATE INDEX pregel_threads_by_metadata ON "golden".pregel_threads USING gin (((CASE WHEN strpos(metadata, E'\\u000') = 0 THEN metadata ELSE regexp_replace(regexp_replace(metadata, E'(?<!\\\\)((?:\\\\\\\\)*)\\\\u0001', E'\\1\\\\u0001\\\\u0002', 'g'), E'(?<!\\\\)((?:\\\\\\\\)*)\\\\u0000', E'\\1\\\\u0001\\\\u0001', 'g') END)::jsonb) jsonb_path_ops);
 UPDATE "golden".pregel_saver_version SET version = 2;
 COMMIT;
