@@ -162,6 +162,22 @@ async def test_calls_of_a_superstep(name: str, anyio_backend_name: str, tmp_path
     assert second <= MORE[anyio_backend_name] * first
 
 
+@pytest.mark.one_loop
+@pytest.mark.parametrize("name", ["none", "memory"])
+async def test_calls_of_nodes_that_do_not_run(name: str, tmp_path: Path) -> None:
+    """A run makes no call for a node of the graph that does not run, nor for its channel."""
+    async with AsyncExitStack() as stack:
+        saver, thread, total = await opened(name, tmp_path, stack), Threads(), []
+        for idle in (10, 210):
+            builder = StateGraph(State).add_node("first", increment).add_edge(START, "first")
+            for place in range(idle):
+                builder.add_node(f"n{place}", increment)
+            builder.add_conditional_edges("first", lambda state: END if state["x"] else "n0")
+            graph = builder.compile(saver)
+            total.append((await calls(lambda: graph.ainvoke({"x": 0}, thread()))).total())  # noqa: B023  # awaited here
+    assert total[1] - total[0] < 20
+
+
 async def test_calls_of_a_key_of_the_input() -> None:
     """A key of the input costs only its check and its place on the board."""
     total = {}
