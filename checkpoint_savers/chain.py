@@ -124,20 +124,16 @@ class EncodedState(msgspec.Struct, gc=False):
             self.kinds.pop(channel, None)
             self.versions.pop(channel, None)
             self.seen.pop(channel, None)
-        self.values.update(values)
+        self.values |= values
         clock, versions = delta.clock, self.versions
         for channel in values:
             versions[channel] = clock
-        for channel, nodes in delta.seen.items():
-            self.seen[channel] = {**self.seen.get(channel, {}), **nodes}
-        if delta.kinds:
-            self.kinds.update(delta.kinds)
-        if delta.versions:
-            versions.update(delta.versions)
-        if delta.tips:
-            self.tips.update(delta.tips)
-        if delta.spent:
-            self.spent.update(delta.spent)
+        for channel in delta.seen:
+            self.seen[channel] = {**self.seen.get(channel, {}), **delta.seen[channel]}
+        self.kinds |= delta.kinds
+        versions |= delta.versions
+        self.tips |= delta.tips
+        self.spent |= delta.spent
         self.ts, self.clock, self.ran = delta.ts, clock, delta.ran
 
     def delta_since(self, before: EncodedState, results: NewResults) -> Delta:
@@ -527,7 +523,7 @@ class ChainWriter:
         writer._read_bytes = sum([len(reader.rows[at].frame) for at in marks])
         writer._keyframe_bytes = len(reader.rows[path[-1]].frame)
         full = reader.state(path[-1]).values
-        writer._weigh(full, writer.state.values, full.keys() | writer.state.values.keys())
+        writer._weigh(full, writer.state.values, full)
         return writer
 
     def sibling(self) -> ChainWriter:
@@ -550,7 +546,7 @@ class ChainWriter:
         """
         before = self.state.values
         stored = as_stored(delta, before) if self._base is not None else None
-        self._weigh(before, delta.values, {*delta.emptied, *delta.values} if delta.emptied else delta.values)
+        self._weigh(before, delta.values, delta.emptied)
         self.state.apply(delta, delta.values)
         parent, self._parent, self.tip = self.tip, self.tip, checkpoint_id
         return self._row(stored, delta.results, parent, checkpoint_id, step, metadata)
@@ -570,7 +566,8 @@ class ChainWriter:
             stored: the changes since the parent; None if a keyframe is due.
         """
         frame = b"" if stored is None else write_delta(stored)
-        read = self._read_bytes + self._delta_bytes + len(frame)
+        size = len(frame)
+        read = self._read_bytes + self._delta_bytes + size
         is_first = self._base == self._keyframe  # since the keyframe
         is_due = self._deltas_since_base >= SNAPSHOT_INTERVAL or (is_first and self._is_large)
         # A keyframe is due when reading the chain would cost more than about twice the state, or instead of the first
@@ -593,7 +590,7 @@ class ChainWriter:
         else:
             assert self._base is not None
             self._deltas_since_base += 1
-            self._delta_bytes += len(frame)
+            self._delta_bytes += size
             base = self._base
         return CheckpointRow(
             ns=self.ns,
@@ -605,10 +602,21 @@ class ChainWriter:
             frame=frame,
         )
 
-    def _weigh(self, before: Mapping[str, EncodedValue], now: Mapping[str, EncodedValue], names: Iterable[str]) -> None:
-        """Update the estimated size of a keyframe by what these channels have grown or shrunk."""
-        for name in names:
-            old, new = before.get(name, b""), now.get(name, b"")
+    def _weigh(
+        self, before: Mapping[str, EncodedValue], now: Mapping[str, EncodedValue], emptied: Iterable[str]
+    ) -> None:
+        """Update the estimated size of a keyframe by what channels have grown or shrunk.
+
+        Args:
+            before: the values before.
+            now: the values that changed.
+            emptied: channels that became empty, unless they are in `now`.
+        """
+        for name in emptied:
+            if name not in now and type(old := before.get(name, b"")) is IncrementalValue:
+                self._keyframe_bytes -= size_of(old)
+        for name, new in now.items():
+            old = before.get(name, b"")
             if type(old) is IncrementalValue or type(new) is IncrementalValue:
                 self._keyframe_bytes += size_of(new) - size_of(old)
 

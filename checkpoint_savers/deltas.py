@@ -294,7 +294,7 @@ def as_stored(
     grown: dict[str, IncrementalValue] = {}
     literals: dict[str, bytes] = {}
     for name, value in delta.values.items():
-        if isinstance(value, bytes):
+        if type(value) is not IncrementalValue:
             values[name] = value
             continue
         grown[name] = value

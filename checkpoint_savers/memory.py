@@ -28,7 +28,6 @@ from .records import (
     EventRow,
     Header,
     Lease,
-    NamespaceChange,
     Owner,
     Rewrite,
     TaskId,
@@ -81,42 +80,42 @@ class _StoredThread(msgspec.Struct):
 
     def commit(self, lease: Lease, commit: Commit) -> None:
         """Store a superstep under a lease that is held. All checks come before the first change."""
-        changes = (*commit.others, commit)
-        rows = [text_row(row, pinned=False) for change in changes for row in change.rows]
-        heads = [(change, _new_head(change)) for change in changes]
-        for change, head in heads:
-            if head is not None and (
-                self.heads.get(head[0]) != change.expected_head or not (change.rows or head in self.rows)
-            ):
+        rows: dict[tuple[str, CheckpointId], TextRow] = {}
+        heads: dict[str, CheckpointId] = {}
+        for change in (*commit.others, commit):
+            head = (change.rows[-1].ns, change.rows[-1].checkpoint_id) if change.rows else change.head
+            if head is None:
+                continue
+            if self.heads.get(head[0]) != change.expected_head or not (change.rows or head in self.rows):
                 raise _lost(lease.thread_id, self)
-        keys = {(row.ns, row.checkpoint_id) for row in rows}
-        if len(keys) < len(rows) or not self.rows.keys().isdisjoint(keys):
-            raise _taken(lease.thread_id, "a checkpoint with one of these ids")
+            heads[head[0]] = head[1]
+            for row in change.rows:
+                key = row.ns, row.checkpoint_id
+                if key in rows or key in self.rows:
+                    raise _taken(lease.thread_id, "a checkpoint with one of these ids")
+                rows[key] = text_row(row, pinned=False)
         if commit.events:
             shown = {event.key for event in commit.events}
             if len(shown) < len(commit.events) or not self.events.keys().isdisjoint(shown):
                 raise _taken(lease.thread_id, "a row of events at one of these positions")
-        self.set_defaults(lease.thread_id, commit.metadata)
-        for row in rows:
-            self.insert(row)
-        for _, head in heads:
-            if head is not None:
-                self.heads[head[0]] = head[1]
+        if commit.metadata:
+            self.set_defaults(lease.thread_id, commit.metadata)
+        for key in rows:
+            self.insert(rows[key])
+        self.heads |= heads
         for event in commit.events:
             self.add_event(event)
         for ns, checkpoint_id, task_id in commit.clears:
             records = self.records.get((ns, checkpoint_id))
             if records is not None and records.pop(task_id, None) is not None and not records:
                 del self.records[ns, checkpoint_id]
-        self.put_records(commit.records)
+        if commit.records:
+            self.put_records(commit.records)
         self.expires_at = commit.expires_at
 
     def set_defaults(self, thread_id: str, metadata: Mapping[str, Any]) -> None:
         """Set keys of the thread's metadata which it lacks."""
-        if metadata:
-            self.metadata = write_metadata(
-                with_defaults(read_metadata(self.metadata, f"thread {thread_id!r}"), metadata)
-            )
+        self.metadata = write_metadata(with_defaults(read_metadata(self.metadata, f"thread {thread_id!r}"), metadata))
 
     def insert(self, row: TextRow) -> None:
         self.rows[row.ns, row.checkpoint_id] = row
@@ -518,11 +517,6 @@ def _refused(thread_id: str, reason: str) -> StorageError:
 
 def _taken(thread_id: str, what: str) -> StorageError:
     return StorageError(f"thread {thread_id!r}: {what} is stored already. Nothing was stored.")
-
-
-def _new_head(change: NamespaceChange) -> tuple[str, CheckpointId] | None:
-    """Return the namespace that a commit changes, and its head after that; None if it changes nothing."""
-    return (change.rows[-1].ns, change.rows[-1].checkpoint_id) if change.rows else change.head
 
 
 def _lost(thread_id: str, thread: _StoredThread | None) -> ThreadBusyError:

@@ -14,7 +14,7 @@ A thread of n appended messages has a chain of n patches, so nothing here recurs
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeAlias, TypeGuard, cast
+from typing import Any, Final, TypeAlias, TypeGuard, cast, final
 
 import msgspec
 
@@ -70,6 +70,7 @@ _raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _NOTHING: Final[tuple[Any, Any]] = (None, None)
 
 
+@final
 class IncrementalValue:
     """An encoded list or dict: as bytes, in parts, or as a patch of another value. Immutable, apart from caches.
 
@@ -442,33 +443,33 @@ def _span_of(elements: list[Any], span: tuple[int, int]) -> list[Any]:
 
 def _decode_patch(patch: Patch, codec: Codec, channel: str) -> Any:
     """Return a patch with decoded values in the place of bytes."""
-
-    def listed(data: bytes) -> list[Any]:
-        made = codec.decode(data, channel=channel)
-        if type(made) is not list:
-            raise CorruptCheckpointError(f"channel {channel!r}", "a part is no list")
-        return made
-
     if isinstance(patch, ListPatch):
-        return [piece if isinstance(piece, tuple) else listed(piece) for piece in patch.pieces]
-    flat = listed(patch.put)
+        return [_decode_list(piece, codec, channel) if type(piece) is bytes else piece for piece in patch.pieces]
+    flat = _decode_list(patch.put, codec, channel)
     if len(flat) % 2:
         raise CorruptCheckpointError(f"channel {channel!r}", "a part has a key and no value")
     grown = [(codec.decode(key, channel=channel), _decode_patch(inner, codec, channel)) for key, inner in patch.grown]
     if not all(map(is_plain_key, (*flat[::2], *(key for key, _ in grown)))):
         raise CorruptCheckpointError(f"channel {channel!r}", "a part has a key that is written in another way")
-    return listed(patch.gone), grown, list(zip(flat[::2], flat[1::2], strict=True))
+    return _decode_list(patch.gone, codec, channel), grown, list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _decode_list(data: bytes, codec: Codec, channel: str) -> list[Any]:
+    made = codec.decode(data, channel=channel)
+    if type(made) is not list:
+        raise CorruptCheckpointError(f"channel {channel!r}", "a part is no list")
+    return made
 
 
 def _apply_decoded(patch: Any, made: Any) -> Any:
     """Return a list or dict with a decoded patch applied. Changes it in place where possible."""
-    if isinstance(patch, list):
-        if len(patch) == 2 and patch[0] == (0, len(made)) and isinstance(patch[1], list):
+    if type(patch) is list:
+        if len(patch) == 2 and patch[0] == (0, len(made)) and type(patch[1]) is list:
             made += patch[1]
             return made
         result: list[Any] = []
         for piece in patch:
-            result += _span_of(made, piece) if isinstance(piece, tuple) else piece
+            result += _span_of(made, piece) if type(piece) is tuple else piece
         return result
     gone, grown, put = patch
     for key in gone:

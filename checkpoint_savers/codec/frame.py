@@ -41,7 +41,7 @@ def seal(body: bytes) -> bytes:
         body: the bytes to seal.
     """
     start = _CHECKED.pack(MAGIC, FORMAT, len(body))
-    return b"".join((start, crc32(body, crc32(start)).to_bytes(4, "big"), body))
+    return start + crc32(body, crc32(start)).to_bytes(4, "big") + body
 
 
 def unseal(frame: bytes | memoryview, where: str) -> memoryview:

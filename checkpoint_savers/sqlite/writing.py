@@ -194,11 +194,11 @@ def bind_commit(lease: Lease, commit: Commit) -> CommitColumns:
         lease=lease,
         rows=bind_checkpoints(lease, commit),
         moves=tuple([moved for each in (*commit.others, commit) for moved in _moved_head(each)]),
-        records=tuple([bind_record(record) for record in commit.records]),
+        records=tuple(map(bind_record, commit.records)),
         clears=tuple([(ns, write_id(checkpoint_id), task_id) for ns, checkpoint_id, task_id in commit.clears]),
         expires_at=commit.expires_at,
         releases=commit.releases,
-        events=tuple([bind_event(event) for event in commit.events]),
+        events=tuple(map(bind_event, commit.events)),
         metadata=dict(commit.metadata),
     )
 

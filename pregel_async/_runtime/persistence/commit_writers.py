@@ -198,14 +198,18 @@ class CommitWriter:
         """
         if self.outer:
             await self._flush_outer_checkpoints()
-        await self._store(self._build_commit(records, events, releases=releases), len(events))
+        await self._store(self._build_commit(records, events, releases=releases), events)
 
-    async def _store(self, commit: Commit, more_events: int = 0) -> None:
-        """Store a transaction. For `more_events` see `_mark_stored`."""
+    async def _store(self, commit: Commit, events: Sequence[EventRow] = ()) -> None:
+        """Store a transaction.
+
+        Args:
+            commit: the transaction.
+            events: those of its events that were never queued; they are its last.
+        """
+        stored = partial(self._mark_stored, more_events=len(events)) if events else self._mark_stored
         try:
-            await self.lease.commit(
-                commit, partial(self._mark_stored, more_events=more_events) if more_events else self._mark_stored
-            )
+            await self.lease.commit(commit, stored)
         except CheckpointError as error:
             self.explain(error, commit)
             raise

@@ -58,8 +58,6 @@ class Encoder:
     def use(self, program: Program) -> None:
         """Encode for this program from now on."""
         self._program = program
-        # A `LastValue` is missing here: its kind depends on its current value (see `kind_of`).
-        self._kinds = {name: kind_of(each) for name, each in program.channels.items() if type(each) is not LastValue}
 
     def writes(self, writes: Sequence[Write]) -> EncodedWrites:
         """Return a task's encoded writes. Raises `UnstorableValueError`."""
@@ -204,6 +202,7 @@ class Encoder:
         emptied: list[str] = []
         versions: dict[str, int] = {}
         untracked, shown, last, clock = self._program.untracked, board.values, self._last, board.clock
+        known_kinds = self._program.kinds
         for name in board.changed:
             if name not in board.channels:  # the graph does not have it any more
                 if name in before.values:
@@ -235,10 +234,12 @@ class Encoder:
             else:
                 data = self.codec.encode(stored, channel=name)
                 values[name] = data if len(data) < MIN_INCREMENTAL else as_incremental(data)
-            if not is_plain:
-                kind = self._kinds[name]
-            else:
+            if is_plain:
                 kind = LastValue.kind if type(stored) is channel.typ else kind_of(channel, stored)
+            elif name in known_kinds:
+                kind = known_kinds[name]
+            else:
+                kind = known_kinds[name] = kind_of(channel)
             if before.kinds.get(name) != kind:
                 kinds[name] = kind
         # Pending sends come last, because they refer to the encoded values of the other channels.

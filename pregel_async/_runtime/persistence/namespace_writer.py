@@ -304,7 +304,7 @@ class NamespaceWriter(LoadedNamespace):
             records.close()
         self.branches, self.scope, self.step = False, lease.scope, step
         metadata = {**self.metadata, "source": source, "step": step, **self._origin}
-        if lease.scope != lease.thread_id:
+        if lease.scope != lease.token.thread_id:
             metadata[MADE_IN] = lease.scope
         row = writer.add(delta, step, metadata)
         if on_row is not None:
