@@ -87,7 +87,7 @@ def many(count: int) -> Graph:
 async def test_more_waiting_tasks_than_the_stream_holds() -> None:
     """P12: tasks that write more parts than the stream holds all wait for the reader, and the reader gets every
     part."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with many(300).astream({}) as chunks:
             got = 0
             async for _ in chunks:
@@ -199,7 +199,7 @@ async def test_a_dropped_stream(how: str, saver: BaseCheckpointSaver) -> None:
             else:
                 await anyio.to_thread.run_sync(held.clear)
     assert [warning.category for warning in caught] == [ResourceWarning]
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         await ended.wait()
         while tasks_now() - before:
             await anyio.lowlevel.checkpoint()
@@ -279,7 +279,7 @@ async def test_a_lone_function_is_waited_for(saver: BaseCheckpointSaver) -> None
         at_once += 1
         most = max(most, at_once)
         at_work.set()
-        go.wait(10)
+        go.wait(60)
         at_once -= 1
         return {"n": 1}
 

@@ -23,7 +23,7 @@ class BackgroundService(ExampleServer):
     def __init__(self, folder: Path, port: str = "0", **env: str) -> None:
         own = {"REPORT_PAUSE": "0", **env}
         super().__init__("examples.background_service", folder, port, "reports.db", {**os.environ, **own})
-        self.http = httpx.Client(base_url=self.url, timeout=20)
+        self.http = httpx.Client(base_url=self.url, timeout=60)
 
     def stop(self) -> None:
         self.http.close()

@@ -32,7 +32,7 @@ class ChatService(ExampleServer):
 
     def browser(self, cookies: Any = None) -> Browser:
         """Return a browser with the cookies of an earlier one, or for a new user that opens the page."""
-        browser = Browser(httpx.Client(base_url=self.url, timeout=20, cookies=cookies))
+        browser = Browser(httpx.Client(base_url=self.url, timeout=60, cookies=cookies))
         self._browsers.append(browser)
         if cookies is None:
             assert browser.http.get("/").status_code == 200

@@ -49,7 +49,7 @@ def conninfo() -> str:
         return given
     usual = "postgresql://127.0.0.1:5432/test"
     try:
-        psycopg.connect(usual, connect_timeout=2).close()
+        psycopg.connect(usual, connect_timeout=10).close()
     except psycopg.OperationalError:
         pass
     else:
@@ -415,10 +415,10 @@ class Pooler:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
-                psycopg.connect(self.url, connect_timeout=2).close()
+                psycopg.connect(self.url, connect_timeout=10).close()
                 return
             except psycopg.OperationalError:
                 assert self._process.poll() is None, (self._home.path / "log").read_text()

@@ -369,7 +369,7 @@ async def test_a_thread_that_is_locked_delays_no_other(
 
 
 async def check_locked(saver: PostgresSaver, batches: Batches) -> None:
-    with psycopg.connect(conninfo()) as holder, anyio.fail_after(20):
+    with psycopg.connect(conninfo()) as holder, anyio.fail_after(30):
         schema = saver.schema
         holder.execute(f"SELECT FROM {schema}.pregel_run_threads WHERE thread_id = 't' FOR UPDATE".encode())
 
@@ -449,7 +449,7 @@ async def test_end_waits_for_start(saver: PostgresSaver) -> None:
     lease = await acquire(saver)
     assert await saver.runs.take(lease, 1, worker="w") is not None
     async with PostgresSaver.from_conn_string(conninfo(), schema=saver.schema) as other:
-        with psycopg.connect(conninfo()) as blocker, anyio.fail_after(20):
+        with psycopg.connect(conninfo()) as blocker, anyio.fail_after(30):
             blocker.execute(f'SELECT 1 FROM "{saver.schema}".pregel_run_threads FOR UPDATE'.encode())
             async with anyio.create_task_group() as group:
                 group.start_soon(other.runs.start, "t", request("b"))
@@ -476,7 +476,7 @@ async def test_one_key_on_two_threads(saver: PostgresSaver) -> None:
     async def start(thread_id: str, run_id: str) -> None:
         runs.append(await saver.runs.start(thread_id, request(run_id, idempotency_key="k")))
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(start, "t", "a")
             await gate.is_inside()
@@ -571,7 +571,7 @@ async def test_a_release_that_meets_the_first_run(saver: PostgresSaver) -> None:
     stored."""
     lease = await acquire(saver)
     gate = Gate(saver)
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(saver.runs.start, "t", request("a"))
             await gate.is_inside()

@@ -49,7 +49,7 @@ async def test_a_burst_of_commits() -> None:
 def receive(listener: psycopg.Connection[Any], payloads: set[str]) -> None:
     """Waits until each of these payloads was received; the channel also carries those of other schemas' tests."""
     missing = set(payloads)
-    for each in listener.notifies(timeout=10):
+    for each in listener.notifies(timeout=60):
         missing.discard(each.payload)
         if not missing:
             return
@@ -95,11 +95,11 @@ async def test_events_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None
             with here.runs.watch("t") as mine, here.runs.watch("other") as others:
                 await here.runs.wait_for_thread(others)
                 before = await here.runs.wait_for_thread(mine)
-                with anyio.fail_after(10):
+                with anyio.fail_after(30):
                     await here.runs.wait_for_thread(mine, before)  # the listener is connected, which wakes all
                 number, seen = mine.number, others.number
                 elsewhere.runs.announce("other")
-                with anyio.fail_after(5):
+                with anyio.fail_after(30):
                     assert await here.runs.wait_for_thread(others, seen) > seen
                 assert mine.number == number
 
@@ -126,7 +126,7 @@ async def test_each_durability(durability: Any, saver: BaseCheckpointSaver, monk
     async with RunService(graphs, saver), RunService({"agent": steps("0")}, saver, work=False) as web:
         run = await web.start("agent", {}, thread_id="t", stream_mode="updates", durability=durability)
         shown = 0
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with web.follow(run.run_id, stream_mode="updates") as parts:
                 async for _ in parts:
                     shown += 1

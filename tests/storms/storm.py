@@ -205,7 +205,7 @@ class Storm:
             process.terminate()
         for process in [*self._workers, *self._leaving]:
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 print("a worker does not end after SIGTERM", file=sys.stderr)
 
