@@ -31,6 +31,7 @@ import psycopg.conninfo
 import pytest
 
 from checkpoint_savers import PostgresSaver
+from checkpoint_savers.postgres.client import PostgresClient
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 """For processes that import what the tests import."""
@@ -114,6 +115,20 @@ def locked(schema: str, thread_id: str) -> Iterator[None]:
     with psycopg.connect(conninfo()) as connection:
         connection.execute(f'SELECT 1 FROM "{schema}".pregel_threads WHERE thread_id = %s FOR UPDATE', (thread_id,))
         yield
+
+
+@contextmanager
+def patience(client: PostgresClient, seconds: float) -> Iterator[None]:
+    """Change how long a saver or store retries an unreachable server, while a test keeps the server away from it.
+
+    Its calls before and after wait as long as they need: a new connection can take a second on a machine under load.
+    """
+    source = client._source
+    before, source.reconnect_timeout = source.reconnect_timeout, seconds
+    try:
+        yield
+    finally:
+        source.reconnect_timeout = before
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from checkpoint_savers.postgres.writing import LeasedWrite
 from checkpoint_savers.records import Commit, Lease
 from checkpoint_savers.runs.decisions import Changes, Found
 from checkpoint_savers.runs.rows import RunRow, RunThreadRow
-from tests.helpers.postgres_tools import Plan, Proxy, conninfo, empty, execute, made_schema
+from tests.helpers.postgres_tools import Plan, Proxy, conninfo, empty, execute, made_schema, patience
 
 pytestmark = pytest.mark.anyio
 
@@ -253,11 +253,11 @@ async def test_the_outcome_of_a_commit_is_asked_for(
 
 async def test_an_unknown_outcome(proxy: Proxy, schema: str) -> None:
     """P4: if the server cannot be asked, the error says that the outcome is unknown."""
-    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, reconnect_timeout=0.3) as saver:
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, reconnect_timeout=30) as saver:
         await saver.runs.start("t", request("a"))
         proxy.plan("lose the answer", "COMMIT\0")
         proxy.refuses = True
-        with pytest.raises(StorageError, match="whether it was stored is not known"):
+        with patience(saver, 0.3), pytest.raises(StorageError, match="whether it was stored is not known"):
             await saver.runs.start("t", request("b"))
         proxy.refuses = False
         assert (await saver.runs.get_run("b")) is not None
@@ -453,18 +453,18 @@ async def test_end_waits_for_start(saver: PostgresSaver) -> None:
             blocker.execute(f'SELECT 1 FROM "{saver.schema}".pregel_run_threads FOR UPDATE'.encode())
             async with anyio.create_task_group() as group:
                 group.start_soon(other.runs.start, "t", request("b"))
-                await waiting_for(blocker, 1)
+                await waiting_for_lock(saver.schema, 1)
                 group.start_soon(saver.runs.end, lease, "a", SUCCESS)
-                await waiting_for(blocker, 2)
+                await waiting_for_lock(saver.schema, 2)
                 blocker.rollback()
     thread = await saver.runs.get_thread("t")
     assert thread is not None and (thread.pending, thread.activation) == (1, "queued")
 
 
-async def waiting_for(blocker: psycopg.Connection[Any], count: int) -> None:
-    """Return when as many transactions wait for a lock because of another one."""
+async def waiting_for_lock(schema: str, count: int) -> None:
+    """Return when so many statements about a schema wait for a lock. Other tests use the same server."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
-    while execute(waiting, "%pregel_run_threads%") != [(count,)]:
+    while execute(waiting, f"%{schema}%pregel_run_threads%") != [(count,)]:
         await anyio.lowlevel.checkpoint()
 
 
