@@ -846,12 +846,20 @@ def test_a_loop_that_is_closed_with_a_run_open(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with SqliteSaver(tmp_path / "db", clock=environment.now) as saver:
-            hanging = one(_hang, saver, environment=environment)
+            hangs: list[asyncio.Event] = []
+
+            async def hang(state: Any) -> None:
+                hangs[0].set()
+                await anyio.sleep_forever()
+
+            hanging = one(hang, saver, environment=environment)
 
             def other() -> None:
                 loop = asyncio.new_event_loop()
+                hangs.append(asyncio.Event())
                 task = loop.create_task(hanging.ainvoke({}, "t"))
-                loop.run_until_complete(asyncio.wait([task], timeout=0.05))
+                loop.run_until_complete(hangs[0].wait())
+                assert not task.done()
                 loop.close()
 
             await anyio.to_thread.run_sync(other)
