@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
 
-settings.register_profile("few", max_examples=25)
-settings.register_profile("many", max_examples=3000, deadline=None)  # --hypothesis-profile=many, for a long look
+# No limit on the time of an example or on how long it takes to draw one: another test may have the processor.
+settings.register_profile("few", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("many", settings.get_profile("few"), max_examples=3000)  # --hypothesis-profile=many, for a long look
 settings.load_profile("few")
 
 
