@@ -95,6 +95,12 @@ def pytest_collection_finish() -> None:
     freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Drop the schemas that tests of PostgreSQL have shared."""
+    if tools := sys.modules.get("tests.helpers.postgres_tools"):
+        tools.drop_reused_schemas()
+
+
 _finished = count(1)
 
 
