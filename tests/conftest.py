@@ -23,7 +23,8 @@ from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
 
 # No limit on the time of an example or on how long it takes to draw one: another test may have the processor.
 settings.register_profile("few", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("many", settings.get_profile("few"), max_examples=3000)  # --hypothesis-profile=many, for a long look
+# `--hypothesis-profile=many`, for a long look:
+settings.register_profile("many", settings.get_profile("few"), max_examples=3000)
 settings.load_profile("few")
 
 
