@@ -89,7 +89,7 @@ def new_schema(url: str | None = None) -> Iterator[str]:
 def made_schema(url: str | None = None) -> Iterator[str]:
     """Return a schema with the tables of PostgresSaver."""
     with new_schema(url) as schema:
-        execute(PostgresSaver.setup_script(schema=schema), url=url)
+        execute(PostgresSaver.setup_script(schema=schema), url=unsynced() if url is None else url)
         yield schema
 
 

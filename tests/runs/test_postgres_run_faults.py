@@ -24,7 +24,7 @@ from checkpoint_savers.postgres.writing import LeasedWrite
 from checkpoint_savers.records import Commit, Lease
 from checkpoint_savers.runs.decisions import Changes, Found
 from checkpoint_savers.runs.rows import RunRow, RunThreadRow
-from tests.helpers.postgres_tools import Plan, Proxy, conninfo, empty, execute, made_schema, patience
+from tests.helpers.postgres_tools import Plan, Proxy, conninfo, empty, execute, made_schema, patience, unsynced
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ def schema() -> Iterator[str]:
 @pytest.fixture
 def proxy(schema: str) -> Iterator[Proxy]:
     empty(schema)
-    with Proxy(conninfo()) as proxy:
+    with Proxy(unsynced()) as proxy:
         yield proxy
 
 
@@ -237,7 +237,7 @@ async def test_the_outcome_of_a_commit_is_asked_for(
     """P4: a change whose answer was lost is not made again, also if others have changed the thread since."""
     lease = await taken(saver, "t")
     was_committed = run_transactions.was_committed
-    async with PostgresSaver.from_conn_string(conninfo(), schema=saver.schema) as other:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=saver.schema) as other:
 
         async def overtaken(*args: Any) -> bool:
             await other.runs.start("t", request("t-new"))
@@ -403,7 +403,7 @@ async def test_a_process_that_stops_in_a_transaction(saver: PostgresSaver) -> No
         return Changes(found.thread.runs, replace(found.thread, priority=9))
 
     async with (
-        PostgresSaver.from_conn_string(conninfo(), schema=saver.schema, busy_timeout=60) as other,
+        PostgresSaver.from_conn_string(unsynced(), schema=saver.schema, busy_timeout=60) as other,
         anyio.create_task_group() as group,
     ):
         group.start_soon(saver.runs.transact, "t", stop)
@@ -448,7 +448,7 @@ async def test_end_waits_for_start(saver: PostgresSaver) -> None:
     await saver.runs.start("t", request("a"))
     lease = await acquire(saver)
     assert await saver.runs.take(lease, 1, worker="w") is not None
-    async with PostgresSaver.from_conn_string(conninfo(), schema=saver.schema) as other:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=saver.schema) as other:
         with psycopg.connect(conninfo()) as blocker, anyio.fail_after(30):
             blocker.execute(f'SELECT 1 FROM "{saver.schema}".pregel_run_threads FOR UPDATE'.encode())
             async with anyio.create_task_group() as group:
@@ -538,7 +538,7 @@ async def test_the_hook_of_queued_threads(saver: PostgresSaver) -> None:
 async def test_a_lock_that_is_held_for_too_long(schema: str) -> None:
     """P3: the error says so, after the busy timeout, and nothing is stored."""
     empty(schema)
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema, busy_timeout=0.05) as saver:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=schema, busy_timeout=0.05) as saver:
         await saver.runs.start("t", request("a"))
         lease = await acquire(saver)
         for table in ("run_threads", "threads"):

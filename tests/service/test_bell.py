@@ -19,7 +19,7 @@ from checkpoint_savers.postgres.run_store import PostgresRuns
 from checkpoint_savers.postgres.writing import CHANNEL
 from pregel_async import START, StateGraph
 from pregel_async.service import RunService
-from tests.helpers.postgres_tools import conninfo, made_schema
+from tests.helpers.postgres_tools import conninfo, made_schema, unsynced
 
 from .graphs import Log, steps
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_burst_of_commits() -> None:
     """A process that stores events again and again sends at most one message in 20 ms."""
     with made_schema() as schema:
-        async with PostgresSaver(conninfo(), schema=schema, setup=False) as saver:
+        async with PostgresSaver(unsynced(), schema=schema, setup=False) as saver:
             runs: Any = saver.runs
             payload = runs._payload_of("t")
             with psycopg.connect(conninfo(), autocommit=True) as listener:
@@ -67,7 +67,7 @@ async def test_messages_that_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(listening, "asyncio", SimpleNamespace(sleep=pause))
     with made_schema() as schema:
-        async with PostgresSaver(conninfo(), schema=schema, setup=False) as saver:
+        async with PostgresSaver(unsynced(), schema=schema, setup=False) as saver:
             runs: Any = saver.runs
             try:
                 with psycopg.connect(conninfo(), autocommit=True) as listener:
@@ -90,8 +90,8 @@ async def test_events_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(PostgresRuns, "has_changed_elsewhere", never)
     with made_schema() as schema:
         async with (
-            PostgresSaver(conninfo(), schema=schema, setup=False, listen=True) as here,
-            PostgresSaver(conninfo(), schema=schema, setup=False) as elsewhere,
+            PostgresSaver(unsynced(), schema=schema, setup=False, listen=True) as here,
+            PostgresSaver(unsynced(), schema=schema, setup=False) as elsewhere,
         ):
             with here.runs.watch("t") as mine, here.runs.watch("other") as others:
                 await here.runs.wait_for_thread(others)
