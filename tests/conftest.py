@@ -92,8 +92,15 @@ def is_left_out(item: pytest.Item) -> bool:
     return sum(positions.values()) % 2 == 1
 
 
+def pytest_collection() -> None:
+    """Collect no garbage meanwhile: what pytest makes for each test stays, and the collector would visit all of it
+    again and again, a quarter of the time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
