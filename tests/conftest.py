@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from itertools import count
@@ -90,6 +91,42 @@ def is_left_out(item: pytest.Item) -> bool:
     if len(positions) < 3:
         raise pytest.UsageError(f"{item.nodeid} is marked pairwise, and has fewer than three parameters")
     return sum(positions.values()) % 2 == 1
+
+
+ONLY_COMPILES = "PREGEL_ONLY_COMPILES"
+"""Set in processes that import the test files, so that pytest compiles and stores them, and collect no test."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Compile the test files of a new checkout, once and in parallel: else each worker compiles all of them itself, which
+    takes longer than everything else that it does before its first test."""
+    tests = Path(__file__).parent
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or sys.dont_write_bytecode:
+        return
+    stored = f".{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
+    files = sorted(tests.rglob("test_*.py"))
+    new = [path for path in files if not (path.parent / "__pycache__" / f"{path.stem}{stored}").exists()]
+    if len(new) < len(files) / 2:
+        return
+    count = os.cpu_count() or 1
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    processes = [
+        subprocess.Popen(
+            [*command, *map(str, new[number::count])],
+            env={**os.environ, ONLY_COMPILES: "1"},
+            cwd=config.rootpath,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for number in range(count)
+    ]
+    for process in processes:
+        process.wait()
+
+
+def pytest_pycollect_makeitem() -> list[Any] | None:
+    return [] if ONLY_COMPILES in os.environ else None
 
 
 def pytest_collection() -> None:
