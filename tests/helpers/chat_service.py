@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from httpx_sse import EventSource, ServerSentEvent
+from httpx_sse import ServerSentEvent
 
 from tests.helpers.example_server import ExampleServer
-from tests.helpers.stream_reader import is_void
+from tests.helpers.stream_reader import events_of, is_void
 
 HANGS = "3600"
 """A pause in which the script stops after its first word."""
@@ -74,7 +74,7 @@ class Browser:
         body = {**body, "stream_mode": "messages-tuple"}
         with self.http.stream("POST", f"/api/chats/{chat}/run", json=body) as response:
             assert response.status_code == 200, response.read()
-            yield EventSource(response).iter_sse()
+            yield events_of(response)
 
     @contextmanager
     def follow(self, chat: str, after: str | None) -> Iterator[Iterator[ServerSentEvent]]:
@@ -83,7 +83,7 @@ class Browser:
         url = f"/api/chats/{chat}/run?stream_mode=messages-tuple"
         with self.http.stream("GET", url, headers=headers) as response:
             assert response.status_code == 200, response.read()
-            yield EventSource(response).iter_sse()
+            yield events_of(response)
 
     def say(self, chat: str, text: str) -> list[ServerSentEvent]:
         with self.start(chat, input={"text": text}) as events:
