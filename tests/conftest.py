@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from itertools import count
@@ -17,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
 
-settings.register_profile("few", max_examples=25)
-settings.register_profile("many", max_examples=3000, deadline=None)  # --hypothesis-profile=many, for a long look
+# No limit on the time of an example or on how long it takes to draw one: another test may have the processor.
+settings.register_profile("few", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# `--hypothesis-profile=many`, for a long look:
+settings.register_profile("many", settings.get_profile("few"), max_examples=3000)
 settings.load_profile("few")
 
 
@@ -90,8 +93,57 @@ def is_left_out(item: pytest.Item) -> bool:
     return sum(positions.values()) % 2 == 1
 
 
+ONLY_COMPILES = "PREGEL_ONLY_COMPILES"
+"""Set in processes that import the test files, so that pytest compiles and stores them, and collect no test."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Compile the test files of a new checkout, once and in parallel: else each worker compiles all of them itself, which
+    takes longer than everything else that it does before its first test."""
+    tests = Path(__file__).parent
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or sys.dont_write_bytecode:
+        return
+    stored = f".{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
+    files = sorted(tests.rglob("test_*.py"))
+    new = [path for path in files if not (path.parent / "__pycache__" / f"{path.stem}{stored}").exists()]
+    if len(new) < len(files) / 2:
+        return
+    count = os.cpu_count() or 1
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    processes = [
+        subprocess.Popen(
+            [*command, *map(str, new[number::count])],
+            env={**os.environ, ONLY_COMPILES: "1"},
+            cwd=config.rootpath,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for number in range(count)
+    ]
+    for process in processes:
+        process.wait()
+
+
+def pytest_pycollect_makeitem() -> list[Any] | None:
+    return [] if ONLY_COMPILES in os.environ else None
+
+
+def pytest_collection() -> None:
+    """Collect no garbage meanwhile: what pytest makes for each test stays, and the collector would visit all of it
+    again and again, a quarter of the time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Drop the schemas that tests of PostgreSQL have shared."""
+    if tools := sys.modules.get("tests.helpers.postgres_tools"):
+        tools.drop_reused_schemas()
 
 
 _finished = count(1)

@@ -81,7 +81,7 @@ class BeginningSaver(InMemorySaver):
 
     async def reached(self) -> None:
         """Wait until a commit has begun, and for what the run does before it waits for that commit."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while not self.begun:
                 await anyio.lowlevel.checkpoint()
         for _ in range(20):
@@ -203,7 +203,7 @@ async def test_nothing_is_written_after_a_failed_commit() -> None:
         await saver.finish(error)
         before = list(written)
         go_on.set()
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while not caught:
                 await anyio.lowlevel.checkpoint()
         assert caught == [error]

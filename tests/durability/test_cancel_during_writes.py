@@ -60,7 +60,7 @@ class CancellingSaver(Through):
     async def cancelled(self, at: str, call: Callable[[], Awaitable[Any]]) -> None:
         """Call the graph, and cancel it when the verb begins."""
         self.scope, self.done, self.at = anyio.CancelScope(), [], at
-        with anyio.fail_after(20), self.scope:
+        with anyio.fail_after(30), self.scope:
             await call()
         assert self.scope.cancel_called
 

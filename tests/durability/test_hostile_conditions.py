@@ -87,7 +87,7 @@ def many(count: int) -> Graph:
 async def test_more_waiting_tasks_than_the_stream_holds() -> None:
     """P12: tasks that write more parts than the stream holds all wait for the reader, and the reader gets every
     part."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with many(300).astream({}) as chunks:
             got = 0
             async for _ in chunks:
@@ -199,7 +199,7 @@ async def test_a_dropped_stream(how: str, saver: BaseCheckpointSaver) -> None:
             else:
                 await anyio.to_thread.run_sync(held.clear)
     assert [warning.category for warning in caught] == [ResourceWarning]
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         await ended.wait()
         while tasks_now() - before:
             await anyio.lowlevel.checkpoint()
@@ -279,7 +279,7 @@ async def test_a_lone_function_is_waited_for(saver: BaseCheckpointSaver) -> None
         at_once += 1
         most = max(most, at_once)
         at_work.set()
-        go.wait(10)
+        go.wait(60)
         at_once -= 1
         return {"n": 1}
 
@@ -846,12 +846,20 @@ def test_a_loop_that_is_closed_with_a_run_open(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with SqliteSaver(tmp_path / "db", clock=environment.now) as saver:
-            hanging = one(_hang, saver, environment=environment)
+            hangs: list[asyncio.Event] = []
+
+            async def hang(state: Any) -> None:
+                hangs[0].set()
+                await anyio.sleep_forever()
+
+            hanging = one(hang, saver, environment=environment)
 
             def other() -> None:
                 loop = asyncio.new_event_loop()
+                hangs.append(asyncio.Event())
                 task = loop.create_task(hanging.ainvoke({}, "t"))
-                loop.run_until_complete(asyncio.wait([task], timeout=0.05))
+                loop.run_until_complete(hangs[0].wait())
+                assert not task.done()
                 loop.close()
 
             await anyio.to_thread.run_sync(other)

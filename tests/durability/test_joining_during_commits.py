@@ -40,7 +40,7 @@ async def test_a_joined_reader_ends_with_its_run() -> None:
         async for part in graph.astream(None, "t", after=seen[0]["cursor"], **ASK):
             joined.append(part)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(join)
             await anyio.wait_all_tasks_blocked()
@@ -106,7 +106,7 @@ async def test_joining_while_a_superstep_is_being_stored(many: int, read: int, e
         except ZeroDivisionError as error:
             failed.append(error)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await saver.reached.wait()
@@ -162,7 +162,7 @@ async def test_readers_do_not_join_a_call_that_fails_before_it_starts() -> None:
         async for part in graph.astream(None, "t", after=seen[0]["cursor"], **ASK):
             joined.append(part)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             saver.fails = True
             group.start_soon(answer)

@@ -146,7 +146,7 @@ def test_releasing_a_lease(work: Callable[[SlowLeases], Any], times: int) -> Non
             await task
         assert [header.owner for header in await saver.threads()] in ([], [None])
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @pytest.mark.parametrize("spares_the_caller", [False, True])

@@ -332,7 +332,7 @@ async def test_a_router_is_cancelled_if_its_nodes_writes_cannot_be_stored(
         return END
 
     made = StateGraph(State).add_node("node", node).add_edge(START, "node").add_conditional_edges("node", router)
-    with anyio.fail_after(5), pytest.raises(StorageError, match="the disk is gone"):
+    with anyio.fail_after(30), pytest.raises(StorageError, match="the disk is gone"):
         await made.compile(FailsToRecord(saver), environment=environment).ainvoke({}, "t")
     assert ended == (["child", "router"] if body is waits_in_a_task_group else ["router"])
 

@@ -38,7 +38,7 @@ async def test_a_result_is_stored_while_a_sibling_runs(saver: BaseCheckpointSave
     graph = builder.compile(saver)
     async with anyio.create_task_group() as group:
         group.start_soon(graph.ainvoke, {"done": []}, "t")
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             while (state := await graph.aget_state("t")).next != ("slow",):
                 await anyio.lowlevel.checkpoint()
         assert {task.name: task.result for task in state.tasks} == {"fast": {"done": ["fast"]}, "slow": None}

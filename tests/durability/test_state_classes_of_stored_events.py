@@ -61,7 +61,7 @@ async def test_states_come_back_as_they_were_streamed(schema: Any, keys: Any, jo
         async for part in graph.astream(schema(count=1), "t", output_keys=keys, keep_events=True, **ask):
             seen.append(part)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await anyio.wait_all_tasks_blocked()

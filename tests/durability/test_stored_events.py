@@ -467,7 +467,7 @@ async def test_following_a_superstep_that_closes_between_two_looks(saver: BaseCh
     stream = graph_of(saver, gate).astream({"log": []}, "t", keep_events=True, **ASK)
     parts: list[Any] = []
     followed: list[Any] = []
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with stream, anyio.create_task_group() as group:
             while not parts or parts[-1]["data"] != "first begins":
                 parts.append(await anext(stream))

@@ -61,7 +61,7 @@ class Attempts:
         stream = self.graph.astream({"log": []}, "t", keep_events=True, durability=durability, **ASK)
         parts: list[dict[str, Any]] = []
         async with stream:
-            with anyio.move_on_after(10):
+            with anyio.move_on_after(30):
                 async with anyio.create_task_group() as group:
 
                     async def read_on() -> None:
@@ -133,7 +133,7 @@ async def test_joining_before_the_next_attempt_writes(resumed_by: str) -> None:
     attempts.began, attempts.may_write = anyio.Event(), anyio.Event()
     after = {} if resumed_by == "another call" else {"after": parts[0]["cursor"]}
     resuming = attempts.graph.astream(None, "t", keep_events=True, **after, **ASK)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with resuming, anyio.create_task_group() as group:
             group.start_soon(resuming.finish)
             await attempts.began.wait()
@@ -150,7 +150,7 @@ async def test_several_interrupted_attempts() -> None:
     """P4: of several interrupted attempts no part comes back."""
     attempts = Attempts(1, 2)
     parts = await attempts.interrupted_attempt()
-    with anyio.move_on_after(10):
+    with anyio.move_on_after(30):
         attempts.reached = anyio.Event()
         async with anyio.create_task_group() as group:
             group.start_soon(attempts.go_on)
@@ -247,7 +247,7 @@ async def test_a_cancelled_finish() -> None:
 
     graph = StateGraph(State).add_node(waits).add_edge(START, "waits").compile()
     stream = graph.astream({"log": []})
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(stream.finish)
             await reached.wait()
@@ -265,7 +265,7 @@ async def test_a_cancelled_start() -> None:
         await anext(holder)
         await attempts.reached.wait()
         second = attempts.graph.astream({"log": []}, "t", on_conflict="wait", **ASK)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 group.start_soon(second.begin)
                 await anyio.sleep(0.05)
@@ -401,7 +401,7 @@ async def test_joining_while_events_are_being_flushed() -> None:
         await anyio.wait_all_tasks_blocked()
         async with graph.astream(None, "t", after=start["cursor"], **ASK) as back:
             try:
-                with anyio.fail_after(10):
+                with anyio.fail_after(30):
                     assert [(await anext(back))["data"] for _ in range(FLUSH_EVENTS)] == list(range(FLUSH_EVENTS))
             finally:
                 saver.open.set()

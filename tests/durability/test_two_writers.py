@@ -250,7 +250,7 @@ async def test_a_process_that_lives_and_then_has_ended(tmp_path: Path) -> None:
             assert report.ran == 0
             process.kill()
             assert process.stdout.read() == ""  # the process has ended, though its parent has not waited for it
-            with anyio.fail_after(20):
+            with anyio.fail_after(30):
                 await graph.ainvoke({}, "t", on_conflict="wait")
             assert report.ran == 1
 
@@ -424,7 +424,7 @@ async def test_the_heartbeat(fails: bool, saver: BaseCheckpointSaver, environmen
         return update_of("long@0")
 
     graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(beating, environment=environment)
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         assert (await graph.ainvoke({}, "t"))["log"] == ["long@0"]
     beats = beating.beats
     await anyio.sleep(0.05)
@@ -445,7 +445,7 @@ async def test_the_heartbeat_of_the_real_clock(saver: BaseCheckpointSaver) -> No
 
     graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(beating)
     before = len(anyio.get_running_tasks())
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         assert (await graph.ainvoke({}, "t"))["log"] == ["long@0"]
     assert len(anyio.get_running_tasks()) == before
 
@@ -471,7 +471,7 @@ async def test_a_run_that_ends_while_its_lease_is_renewed(saver: BaseCheckpointS
     hanging = Hanging(saver)
     hanging.lease_seconds = 0.003
     graph = StateGraph(State).add_node("long", long).add_edge(START, "long").compile(hanging)
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         assert (await graph.ainvoke({}, "t"))["log"] == ["long@0"]
     assert ended.is_set()
 
@@ -498,7 +498,7 @@ async def test_a_saver_that_breaks_when_it_renews(
 
     builder = StateGraph(State).add_node("long", long).add_edge(START, "long")
     graph = builder.compile(beating) if real else builder.compile(beating, environment=environment)
-    with anyio.fail_after(20), pytest.raises(LookupError, match="a mistake of the saver's"):
+    with anyio.fail_after(30), pytest.raises(LookupError, match="a mistake of the saver's"):
         await graph.ainvoke({}, "t")
     assert beating.beats == 1
 
@@ -625,7 +625,7 @@ async def test_a_heartbeat_that_came_too_late(saver: BaseCheckpointSaver, enviro
 
     async with anyio.create_task_group() as group:
         group.start_soon(take)
-        with anyio.fail_after(20), pytest.raises(ThreadBusyError) as caught:
+        with anyio.fail_after(30), pytest.raises(ThreadBusyError) as caught:
             await graph.ainvoke({}, "t")
     assert caught.value.lost
     assert (await other.compile(saver).aget_state("t")).values["log"] == ["new", "short@1"]
@@ -645,7 +645,7 @@ async def test_taken_over_in_each_mode(
             await graph.ainvoke({"log": ["in"]}, "t", durability=mode)
         assert caught.value.lost
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(run_old)
             await held.reached.wait()
@@ -800,7 +800,7 @@ async def test_sends_of_two_owners(environment: SeededEnvironment) -> None:
             await compiled.ainvoke({"log": ["in"]}, "t")
         assert caught.value.lost
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(run_old)
             await held.reached.wait()

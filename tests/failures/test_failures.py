@@ -236,7 +236,7 @@ async def test_exceptions_that_mean_something_to_python(kind: type[BaseException
     made = StateGraph(State).add_node("a", coroutine if how == "async" else node).add_edge(START, "a")
     graph = made.compile(InMemorySaver(), blocking=how == "thread")
     caught: BaseException | None = None
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         try:
             await graph.ainvoke({}, "t")
         except BaseException as error:  # its outcome is checked below

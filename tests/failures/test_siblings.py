@@ -39,7 +39,7 @@ async def test_a_sibling_that_would_run_for_ever_is_cancelled() -> None:
         .add_edge(START, "endless")
         .compile()
     )
-    with anyio.move_on_after(5) as deadline, pytest.raises(LookupError, match="broken"):
+    with anyio.move_on_after(30) as deadline, pytest.raises(LookupError, match="broken"):
         await graph.ainvoke({"x": 0})
     assert not deadline.cancel_called
     assert cleaned_up

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from httpx_sse import EventSource, ServerSentEvent
+from httpx_sse import ServerSentEvent
 
 from tests.helpers.example_server import ExampleServer
+from tests.helpers.stream_reader import events_of
 
 HANGS = "3600"
 """A pause in which a run stops at its first section."""
@@ -23,7 +24,7 @@ class BackgroundService(ExampleServer):
     def __init__(self, folder: Path, port: str = "0", **env: str) -> None:
         own = {"REPORT_PAUSE": "0", **env}
         super().__init__("examples.background_service", folder, port, "reports.db", {**os.environ, **own})
-        self.http = httpx.Client(base_url=self.url, timeout=20)
+        self.http = httpx.Client(base_url=self.url, timeout=60)
 
     def stop(self) -> None:
         self.http.close()
@@ -44,7 +45,7 @@ class BackgroundService(ExampleServer):
         headers = {} if after is None else {"last-event-id": after}
         with self.http.stream("GET", f"/runs/{run_id}/events", headers=headers) as response:
             assert response.status_code == 200, response.read()
-            yield EventSource(response).iter_sse()
+            yield events_of(response)
 
     def rest(self, run_id: str, after: str | None = None) -> list[ServerSentEvent]:
         """Return the events until the run has ended."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from httpx_sse import EventSource, ServerSentEvent
+from httpx_sse import ServerSentEvent
 
 from tests.helpers.example_server import ExampleServer
-from tests.helpers.stream_reader import is_void
+from tests.helpers.stream_reader import events_of, is_void
 
 HANGS = "3600"
 """A pause in which the script stops after its first word."""
@@ -32,7 +32,7 @@ class ChatService(ExampleServer):
 
     def browser(self, cookies: Any = None) -> Browser:
         """Return a browser with the cookies of an earlier one, or for a new user that opens the page."""
-        browser = Browser(httpx.Client(base_url=self.url, timeout=20, cookies=cookies))
+        browser = Browser(httpx.Client(base_url=self.url, timeout=60, cookies=cookies))
         self._browsers.append(browser)
         if cookies is None:
             assert browser.http.get("/").status_code == 200
@@ -74,7 +74,7 @@ class Browser:
         body = {**body, "stream_mode": "messages-tuple"}
         with self.http.stream("POST", f"/api/chats/{chat}/run", json=body) as response:
             assert response.status_code == 200, response.read()
-            yield EventSource(response).iter_sse()
+            yield events_of(response)
 
     @contextmanager
     def follow(self, chat: str, after: str | None) -> Iterator[Iterator[ServerSentEvent]]:
@@ -83,7 +83,7 @@ class Browser:
         url = f"/api/chats/{chat}/run?stream_mode=messages-tuple"
         with self.http.stream("GET", url, headers=headers) as response:
             assert response.status_code == 200, response.read()
-            yield EventSource(response).iter_sse()
+            yield events_of(response)
 
     def say(self, chat: str, text: str) -> list[ServerSentEvent]:
         with self.start(chat, input={"text": text}) as events:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from pathlib import Path
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
-from tests.helpers.postgres_tools import made_schema, unsynced
+from tests.helpers.postgres_tools import reused_schema, unsynced
 
 Open = Callable[[], AbstractAsyncContextManager[BaseCheckpointSaver]]
 
@@ -29,7 +29,7 @@ def opener(kind: str, path: Path) -> Iterator[Open]:
     elif kind == "sqlite":
         yield lambda: SqliteSaver(path / "threads.db", synchronous="NORMAL")
     else:
-        with made_schema() as schema:
+        with reused_schema() as schema:
             yield lambda: PostgresSaver(unsynced(), schema=schema, setup=False)
 
 

@@ -55,8 +55,8 @@ class ExampleServer:
         """Kill the process, if it has not ended."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(20)
-        self._rest.join(20)
+        self.process.wait(60)
+        self._rest.join(60)
         assert self.process.stderr is not None
         self.process.stderr.close()
 

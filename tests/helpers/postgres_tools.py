@@ -31,6 +31,7 @@ import psycopg.conninfo
 import pytest
 
 from checkpoint_savers import PostgresSaver
+from checkpoint_savers.postgres.client import PostgresClient
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 """For processes that import what the tests import."""
@@ -49,7 +50,7 @@ def conninfo() -> str:
         return given
     usual = "postgresql://127.0.0.1:5432/test"
     try:
-        psycopg.connect(usual, connect_timeout=2).close()
+        psycopg.connect(usual, connect_timeout=10).close()
     except psycopg.OperationalError:
         pass
     else:
@@ -88,8 +89,38 @@ def new_schema(url: str | None = None) -> Iterator[str]:
 def made_schema(url: str | None = None) -> Iterator[str]:
     """Return a schema with the tables of PostgresSaver."""
     with new_schema(url) as schema:
-        execute(PostgresSaver.setup_script(schema=schema), url=url)
+        execute(PostgresSaver.setup_script(schema=schema), url=unsynced() if url is None else url)
         yield schema
+
+
+_spare: list[str] = []
+"""Schemas of this process with empty tables of PostgresSaver, which no test uses now."""
+
+
+@contextmanager
+def reused_schema() -> Iterator[str]:
+    """Return a schema with empty tables of PostgresSaver, which later tests of this process use, too.
+
+    Making and dropping a schema takes twenty times as long as deleting the rows of its tables. For tests that neither change
+    the tables nor leave behind another process that may still write to them: those need `made_schema`.
+    """
+    if _spare:
+        schema = _spare.pop()
+    else:
+        schema = f"pregel_test_{uuid.uuid4().hex}"
+        execute(PostgresSaver.setup_script(schema=schema), url=unsynced())
+    try:
+        yield schema
+    finally:
+        empty(schema)
+        _spare.append(schema)
+
+
+def drop_reused_schemas() -> None:
+    """Drop the schemas of `reused_schema`, at the end of the process."""
+    if _spare:
+        execute("; ".join(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE' for schema in _spare))
+        _spare.clear()
 
 
 TABLES = ("threads", "heads", "checkpoints", "records", "events", "runs", "run_threads")
@@ -114,6 +145,20 @@ def locked(schema: str, thread_id: str) -> Iterator[None]:
     with psycopg.connect(conninfo()) as connection:
         connection.execute(f'SELECT 1 FROM "{schema}".pregel_threads WHERE thread_id = %s FOR UPDATE', (thread_id,))
         yield
+
+
+@contextmanager
+def patience(client: PostgresClient, seconds: float) -> Iterator[None]:
+    """Change how long a saver or store retries an unreachable server, while a test keeps the server away from it.
+
+    Its calls before and after wait as long as they need: a new connection can take a second on a machine under load.
+    """
+    source = client._source
+    before, source.reconnect_timeout = source.reconnect_timeout, seconds
+    try:
+        yield
+    finally:
+        source.reconnect_timeout = before
 
 
 @asynccontextmanager
@@ -415,10 +460,10 @@ class Pooler:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
-                psycopg.connect(self.url, connect_timeout=2).close()
+                psycopg.connect(self.url, connect_timeout=10).close()
                 return
             except psycopg.OperationalError:
                 assert self._process.poll() is None, (self._home.path / "log").read_text()

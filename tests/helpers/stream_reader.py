@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+import httpx
+from httpx_sse import EventSource, ServerSentEvent
+
+
+def events_of(response: httpx.Response) -> Iterator[ServerSentEvent]:
+    """Yield the events of a response as they arrive, without those that have no data.
+
+    After the first id, httpx-sse makes an empty event of each comment that keeps the connection open, which a service sends
+    after five quiet seconds. A browser dispatches no event without data.
+    """
+    return (event for event in EventSource(response).iter_sse() if event.data)
 
 
 def kept_by_reader(parts: Iterable[Any]) -> list[Any]:

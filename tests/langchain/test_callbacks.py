@@ -380,7 +380,7 @@ async def test_a_timeout_while_a_handler_learns_of_a_start() -> None:
 
     recorder = Recorder()
     recorder.run_inline = True
-    graph = StateGraph(State).add_node("n", node, timeout=0.05).add_edge(START, "n").compile(name="g")
+    graph = StateGraph(State).add_node("n", node, timeout=0.5).add_edge(START, "n").compile(name="g")
     with pytest.raises(NodeTimeoutError):
         await graph.ainvoke({}, {"callbacks": [recorder, HangingHandler("n")]})
     assert recorder.tree == ["g NodeTimeoutError", "  n CancelledError"]

@@ -43,7 +43,7 @@ async def test_a_failure_cancels_siblings_and_waits_for_them(library: Any) -> No
     b_runs = asyncio.Event()
 
     async def a(state: State) -> None:
-        await asyncio.wait_for(b_runs.wait(), 10)
+        await asyncio.wait_for(b_runs.wait(), 60)
         raise error
 
     async def b(state: State) -> None:
@@ -72,7 +72,7 @@ async def stopped(library: Any) -> Any:
     async def b(state: State) -> dict[str, Any]:
         ran.append("b")
         if broken:
-            await asyncio.wait_for(a_was_read.wait(), 10)
+            await asyncio.wait_for(a_was_read.wait(), 60)
             raise Broken("b failed")
         return {"log": ["b"]}
 
@@ -316,7 +316,7 @@ def test_several_failures_of_one_superstep(library: Any) -> None:
     both = threading.Barrier(2)
 
     def fails(state: State) -> None:
-        both.wait(10)
+        both.wait(60)
         raise Broken("one of two")
 
     graph = parallel(library, a=fails, b=fails)

@@ -202,7 +202,7 @@ async def test_task_futures_are_those_of_asyncio(library: Any) -> None:
         first = double(1)
         both = await asyncio.gather(double(2), double(3))
         double(4)
-        return [await first, await first, *both, await asyncio.wait_for(double(5), 10)]
+        return [await first, await first, *both, await asyncio.wait_for(double(5), 60)]
 
     assert await workflow.ainvoke(0) == [2, 2, 4, 6, 10]
     assert sorted(ended) == [1, 2, 3, 4, 5]
@@ -329,7 +329,7 @@ def test_two_runs_of_one_thread(library: Any) -> None:
 
     def node(state: State) -> dict[str, Any]:
         begun.set()
-        may_end.wait(10)
+        may_end.wait(60)
         return {"log": ["n"]}
 
     builder = library.StateGraph(State).add_node("n", node).add_edge(library.START, "n")
@@ -337,7 +337,7 @@ def test_two_runs_of_one_thread(library: Any) -> None:
     first = threading.Thread(target=graph.invoke, args=({"log": []}, CONFIG))
     first.start()
     try:
-        assert begun.wait(10)
+        assert begun.wait(60)
         if not library.is_langgraph:
             with pytest.raises(Exception, match="in use"):
                 graph.invoke({"log": []}, CONFIG)

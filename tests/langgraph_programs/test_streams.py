@@ -42,7 +42,7 @@ def test_updates_come_as_nodes_finish_and_values_after_all(library: Any) -> None
     b_was_read = threading.Event()
 
     def slow(state: State) -> dict[str, Any]:
-        b_was_read.wait(10)
+        b_was_read.wait(60)
         return {"log": ["a"]}
 
     builder = library.StateGraph(State).add_node("a", slow).add_node("b", says("b"))
@@ -201,7 +201,7 @@ async def test_a_recorded_task_is_marked(library: Any) -> None:
 
     async def b(state: State) -> dict[str, Any]:
         if broken:
-            await asyncio.wait_for(a_was_read.wait(), 10)
+            await asyncio.wait_for(a_was_read.wait(), 60)
             raise ValueError("b fails")
         return {"log": ["b"]}
 
@@ -320,7 +320,7 @@ def test_chunks_are_read_while_their_node_runs(library: Any) -> None:
 
     def inside(state: State) -> dict[str, Any]:
         library.get_stream_writer()("now")
-        assert was_read.wait(10)
+        assert was_read.wait(60)
         return {"note": "read"}
 
     inner = library.StateGraph(State).add_node("inside", inside).add_edge(library.START, "inside").compile()

@@ -594,7 +594,7 @@ async def test_max_concurrency_of_one_does_not_deadlock(saver: BaseCheckpointSav
     sub = chain(("x", lambda state: {"log": ["x"]})).compile()
     middle = chain(("sub", sub)).compile()
     graph = chain(("middle", middle)).compile(saver)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         result = await graph.ainvoke({}, {"max_concurrency": 1, "configurable": {"thread_id": "t"}})
     assert result == {"log": ["x"]}
 

@@ -48,7 +48,7 @@ async def test_a_function_that_never_blocks_runs_in_place() -> None:
 
 async def test_plain_functions_run_at_the_same_time() -> None:
     """Parallelism: sync nodes of one superstep run concurrently: they can wait for each other."""
-    barrier = threading.Barrier(3, timeout=20)
+    barrier = threading.Barrier(3, timeout=60)
     made = StateGraph(State)
     for name in "abc":
         made.add_node(name, lambda state, name=name: (barrier.wait() and None) or {"log": [name]}).add_edge(START, name)
@@ -60,7 +60,7 @@ async def test_the_loop_keeps_running() -> None:
     release = threading.Event()
 
     def blocks(state: Any) -> dict[str, Any]:
-        assert release.wait(20)
+        assert release.wait(60)
         return {"log": ["blocks"]}
 
     async def releases(state: Any) -> dict[str, Any]:
@@ -168,7 +168,7 @@ async def test_cancelling_waits_for_the_thread() -> None:
 
     def node(state: Any) -> None:
         anyio.from_thread.run_sync(entered.set)
-        assert leave.wait(20)
+        assert leave.wait(60)
         left.append("node")
 
     graph = StateGraph(State).add_node("n", node).add_edge(START, "n").compile(InMemorySaver())

@@ -110,7 +110,7 @@ async def test_a_server_is_killed_in_mid_call() -> None:
 async def test_a_server_of_http_is_killed_in_mid_call() -> None:
     """The same; while it is away, calls are answered by errors, and after it is back by results."""
     with http_server() as (url, process):
-        async with mcp_tools(url, timeout=20) as tools:
+        async with mcp_tools(url, timeout=60) as tools:
             (died,) = await run(tools, call("die"))
             assert died["status"] == "error" and "the connection was lost during the call" in died["content"]
             process.wait()

@@ -24,7 +24,7 @@ from checkpoint_savers.postgres.writing import LeasedWrite
 from checkpoint_savers.records import Commit, Lease
 from checkpoint_savers.runs.decisions import Changes, Found
 from checkpoint_savers.runs.rows import RunRow, RunThreadRow
-from tests.helpers.postgres_tools import Plan, Proxy, conninfo, empty, execute, made_schema
+from tests.helpers.postgres_tools import Plan, Proxy, conninfo, empty, execute, made_schema, patience, unsynced
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ def schema() -> Iterator[str]:
 @pytest.fixture
 def proxy(schema: str) -> Iterator[Proxy]:
     empty(schema)
-    with Proxy(conninfo()) as proxy:
+    with Proxy(unsynced()) as proxy:
         yield proxy
 
 
@@ -238,7 +238,7 @@ async def test_the_outcome_of_a_commit_is_asked_for(
     """P4: a change whose answer was lost is not made again, also if others have changed the thread since."""
     lease = await taken(saver, "t")
     was_committed = run_transactions.was_committed
-    async with PostgresSaver.from_conn_string(conninfo(), schema=saver.schema) as other:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=saver.schema) as other:
 
         async def overtaken(*args: Any) -> bool:
             await other.runs.start("t", request("t-new"))
@@ -254,11 +254,11 @@ async def test_the_outcome_of_a_commit_is_asked_for(
 
 async def test_an_unknown_outcome(proxy: Proxy, schema: str) -> None:
     """P4: if the server cannot be asked, the error says that the outcome is unknown."""
-    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, reconnect_timeout=0.3) as saver:
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, reconnect_timeout=30) as saver:
         await saver.runs.start("t", request("a"))
         proxy.plan("lose the answer", "COMMIT\0")
         proxy.refuses = True
-        with pytest.raises(StorageError, match="whether it was stored is not known"):
+        with patience(saver, 0.3), pytest.raises(StorageError, match="whether it was stored is not known"):
             await saver.runs.start("t", request("b"))
         proxy.refuses = False
         assert (await saver.runs.get_run("b")) is not None
@@ -370,7 +370,7 @@ async def test_a_thread_that_is_locked_delays_no_other(
 
 
 async def check_locked(saver: PostgresSaver, batches: Batches) -> None:
-    with psycopg.connect(conninfo()) as holder, anyio.fail_after(20):
+    with psycopg.connect(conninfo()) as holder, anyio.fail_after(30):
         schema = saver.schema
         holder.execute(f"SELECT FROM {schema}.pregel_run_threads WHERE thread_id = 't' FOR UPDATE".encode())
 
@@ -404,7 +404,7 @@ async def test_a_process_that_stops_in_a_transaction(saver: PostgresSaver) -> No
         return Changes(found.thread.runs, replace(found.thread, priority=9))
 
     async with (
-        PostgresSaver.from_conn_string(conninfo(), schema=saver.schema, busy_timeout=60) as other,
+        PostgresSaver.from_conn_string(unsynced(), schema=saver.schema, busy_timeout=60) as other,
         anyio.create_task_group() as group,
     ):
         group.start_soon(saver.runs.transact, "t", stop)
@@ -448,23 +448,23 @@ async def test_end_waits_for_start(saver: PostgresSaver) -> None:
     has locked the thread's row, with a snapshot of its own."""
     await saver.runs.start("t", request("a"))
     lease, _ = await take_run(saver, 1)
-    async with PostgresSaver.from_conn_string(conninfo(), schema=saver.schema) as other:
-        with psycopg.connect(conninfo()) as blocker, anyio.fail_after(20):
+    async with PostgresSaver.from_conn_string(unsynced(), schema=saver.schema) as other:
+        with psycopg.connect(conninfo()) as blocker, anyio.fail_after(30):
             blocker.execute(f'SELECT 1 FROM "{saver.schema}".pregel_run_threads FOR UPDATE'.encode())
             async with anyio.create_task_group() as group:
                 group.start_soon(other.runs.start, "t", request("b"))
-                await waiting_for(blocker, 1)
+                await waiting_for_lock(saver.schema, 1)
                 group.start_soon(saver.runs.end, lease, "a", SUCCESS)
-                await waiting_for(blocker, 2)
+                await waiting_for_lock(saver.schema, 2)
                 blocker.rollback()
     thread = await saver.runs.get_thread("t")
     assert thread is not None and (thread.pending, thread.activation) == (1, "queued")
 
 
-async def waiting_for(blocker: psycopg.Connection[Any], count: int) -> None:
-    """Return when as many transactions wait for a lock because of another one."""
+async def waiting_for_lock(schema: str, count: int) -> None:
+    """Return when so many statements about a schema wait for a lock. Other tests use the same server."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
-    while execute(waiting, "%pregel_run_threads%") != [(count,)]:
+    while execute(waiting, f"%{schema}%pregel_run_threads%") != [(count,)]:
         await anyio.lowlevel.checkpoint()
 
 
@@ -476,7 +476,7 @@ async def test_one_key_on_two_threads(saver: PostgresSaver) -> None:
     async def start(thread_id: str, run_id: str) -> None:
         runs.append(await saver.runs.start(thread_id, request(run_id, idempotency_key="k")))
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(start, "t", "a")
             await gate.is_inside()
@@ -536,7 +536,7 @@ async def test_the_hook_of_queued_threads(saver: PostgresSaver) -> None:
 async def test_a_lock_that_is_held_for_too_long(schema: str) -> None:
     """P3: the error says so, after the busy timeout, and nothing is stored."""
     empty(schema)
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema, busy_timeout=0.05) as saver:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=schema, busy_timeout=0.05) as saver:
         await saver.runs.start("t", request("a"))
         for table in ("run_threads", "threads"):
             with psycopg.connect(conninfo()) as blocker:
@@ -568,7 +568,7 @@ async def test_a_release_that_meets_the_first_run(saver: PostgresSaver) -> None:
     stored."""
     lease = await acquire(saver)
     gate = Gate(saver)
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(saver.runs.start, "t", request("a"))
             await gate.is_inside()

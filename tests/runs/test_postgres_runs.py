@@ -15,7 +15,7 @@ from checkpoint_savers.conformance.runs.search import RunSearch
 from checkpoint_savers.conformance.runs.suite import request
 from checkpoint_savers.conformance.runs.supersteps import Supersteps
 from checkpoint_savers.runs.decisions import Changes, Found
-from tests.helpers.postgres_tools import Pooler, conninfo, empty, made_schema, pooler
+from tests.helpers.postgres_tools import Pooler, conninfo, empty, made_schema, pooler, unsynced
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +38,14 @@ class TestPostgresRuns(RunStoreConformance):
     @pytest.fixture
     def open_saver(self, schema: str) -> OpenSaverAt:
         empty(schema)
-        return partial(opened, conninfo(), schema)
+        return partial(opened, unsynced(), schema)
 
 
 @pytest.mark.anyio
 async def test_payloads_that_are_not_read(schema: str) -> None:
     """Payloads may be large: a transaction that takes no run does not read those of the thread's open runs."""
     empty(schema)
-    async with opened(conninfo(), schema, Clock()) as saver:
+    async with opened(unsynced(), schema, Clock()) as saver:
         await saver.runs.start("t", request("a"))
         await saver.runs.start("t", request("b"))
 

@@ -145,7 +145,7 @@ class Scene:
             with scene._in("thread"):
                 if scene.where == "nodes":
                     anyio.from_thread.run_sync(scene._arrive, "thread")
-                    assert scene._leave.wait(3)
+                    assert scene._leave.wait(60)
                 return {"log": ["thread"]}
 
         async def last(state: Any) -> dict[str, Any]:

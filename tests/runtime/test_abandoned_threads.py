@@ -66,7 +66,7 @@ class HeldThread:
         self.begins()
         self.arrived.set()
         try:
-            assert self.leave.wait(20)
+            assert self.leave.wait(60)
             try:
                 self.outcomes.append(then())
             except BaseException as error:
@@ -76,7 +76,7 @@ class HeldThread:
             self.left.set()
 
     async def until(self, event: threading.Event) -> None:
-        assert await anyio.to_thread.run_sync(event.wait, 20, limiter=anyio.CapacityLimiter(1))
+        assert await anyio.to_thread.run_sync(event.wait, 60, limiter=anyio.CapacityLimiter(1))
 
     async def release_thread(self) -> None:
         """Release the thread, and wait until its slot is free and the worker is idle."""
@@ -93,7 +93,7 @@ def held() -> Iterator[HeldThread]:
     yield made
     made.leave.set()
     if made.calls:
-        assert made.left.wait(20)
+        assert made.left.wait(60)
 
 
 def held_node(held: HeldThread, then: Callable[[], Any] = lambda: None) -> Callable[[Any], Any]:
@@ -111,7 +111,7 @@ def alone(held: HeldThread, then: Callable[[], Any] = lambda: None) -> StateGrap
 
 async def cancelled(held: HeldThread, call: Callable[[], Any]) -> None:
     """Call the graph, and cancel it by a scope when the thread is held."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(call)
             await held.until(held.arrived)
@@ -399,7 +399,7 @@ def test_a_loop_that_ends_before_the_thread(what: str, backend: str, held: HeldT
         graph = alone(held, LATE[what]).compile(InMemorySaver())
         anyio.run(cancelled, held, functools.partial(graph.ainvoke, {}, "t"), backend=backend)
         held.leave.set()
-        assert held.left.wait(20)
+        assert held.left.wait(60)
     assert len(warned) == 1
     assert isinstance(held.outcomes[0], OutsideRunError)
     assert "left its thread behind" in str(held.outcomes[0])
@@ -461,7 +461,7 @@ def reading(below: LoopWork) -> None:
 def between_reads(below: LoopWork) -> None:
     with below.graph().stream({}) as chunks:
         next(chunks)
-        below.held.leave.wait(20)
+        below.held.leave.wait(60)
         next(chunks)
 
 
@@ -471,7 +471,7 @@ def calling(below: LoopWork) -> None:
 
 def calling_without_waiting(below: LoopWork) -> None:
     future = task(below.wait, name="below")(1)
-    below.held.leave.wait(20)
+    below.held.leave.wait(60)
     future.result()
 
 

@@ -56,7 +56,7 @@ async def test_a_reader_leaves_while_a_node_is_held_behind_a_shield(how: str) ->
 
     async with nothing_left():
         stream = graph_of(node).astream({}, stream_mode="custom", capacity=4)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             assert await anext(stream) == 0
             await idle()
             assert len(written) == 5  # one chunk was read, and four wait
@@ -103,7 +103,7 @@ async def test_a_held_node_takes_no_capacity_from_others() -> None:
 
         await anyio.to_thread.run_sync(write)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with graph_of(held, other).astream({}, stream_mode="custom", capacity=1) as stream:
             await idle()
             while not blocked(stream, 2):  # the thread waits too
@@ -134,7 +134,7 @@ async def test_capacity_given_to_a_cancelled_writer() -> None:
         await anyio.to_thread.run_sync(lambda: get_stream_writer()("stays"))
 
     scopes: list[anyio.CancelScope] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with graph_of(quits, stays).astream({}, stream_mode="custom", capacity=1) as stream:
             await idle()
             while not blocked(stream, 2):
@@ -428,7 +428,7 @@ async def test_a_held_node_and_its_lock(kind: str, anyio_backend_name: str) -> N
         done.clear()
         inside = 0
         async with nothing_left():
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 stream = await start(graph_of(*[contender(number) for number in range(4)]))
                 if closing:
                     for _ in range(7):
@@ -465,7 +465,7 @@ async def test_a_timeout_of_the_node_while_it_is_held() -> None:
         return {"count": 1}
 
     async with nothing_left():
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             stream = await start(graph_of(node))
             while len(got) < 2:
                 await anyio.sleep(0.001)
@@ -499,7 +499,7 @@ async def test_asyncios_timeout_while_held(anyio_backend_name: str) -> None:
         return {"count": 1}
 
     async with nothing_left():
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             stream = await start(graph_of(node))
             while "waited" not in got:
                 await anyio.sleep(0.001)
@@ -545,7 +545,7 @@ async def test_cancelling_nodes_that_are_held(how: str, alone: bool, anyio_backe
 
     started = anyio.Event()
     async with nothing_left():
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             stream = graph.astream({}, stream_mode="custom", capacity=1)
             if how == "native":
                 if anyio_backend_name != "asyncio":
@@ -602,7 +602,7 @@ async def test_a_native_cancellation_of_a_nodes_task_while_it_is_held(anyio_back
     streams: list[Any] = []
 
     async with nothing_left():
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             with pytest.raises(NodeCancelledError):
                 async with graph_of(node, other).astream({}, stream_mode="custom", capacity=1) as stream:
                     streams.append(stream)
@@ -642,7 +642,7 @@ async def test_a_held_node_with_a_task_group() -> None:
         return {"count": 1}
 
     async with nothing_left():
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             stream = await start(graph_of(node))
             chunks = [await anext(stream) for _ in range(6)]
             await idle()
@@ -679,7 +679,7 @@ async def test_many_held_nodes_in_subgraphs() -> None:
     made = StateGraph(State).add_node("middle", middle.compile()).add_node("node", node)
     made.add_conditional_edges(START, lambda state: [Send("middle", {}) for _ in range(5)] + [Send("node", {})])
     async with nothing_left():
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             async with made.compile().astream({}, stream_mode="custom", subgraphs=True, capacity=3) as stream:
                 await idle()
                 assert 3 <= written <= 3 + 22  # no more than one chunk of each beyond
@@ -712,7 +712,7 @@ async def test_a_reader_of_a_subgraph_that_stalls() -> None:
             assert len([chunk async for chunk in stream]) == 49
 
     async with nothing_left():
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             assert await graph_of(reads, lambda state: {"count": 1}).ainvoke({}) == {"count": 1, "log": []}
 
 
@@ -792,7 +792,7 @@ async def test_values_received_before_a_scope_was_cancelled() -> None:
         await send.send("item")
 
     async with nothing_left():
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             stream = await start(graph_of(node))
             assert held(stream) == 1
             assert got == []

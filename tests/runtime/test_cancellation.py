@@ -101,7 +101,7 @@ def in_thread(scene: Scene) -> Any:
 
     def node(state: Any) -> None:
         anyio.from_thread.run_sync(scene.arrive_from_thread)
-        assert scene.leave.wait(20)
+        assert scene.leave.wait(60)
         scene.cleaned.append("thread")
 
     made = StateGraph(State).add_node("a", node).add_node("after", lambda state: scene.cleaned.append("after"))
@@ -235,7 +235,7 @@ async def test_a_deadline(build: Any, stored: bool) -> None:
     graph = build(scene).compile(InMemorySaver() if stored else None)
     async with nothing_left():
         with pytest.raises(TimeoutError):
-            with anyio.fail_after(10) as scope:
+            with anyio.fail_after(30) as scope:
                 async with anyio.create_task_group() as group:
 
                     async def expires() -> None:

@@ -214,10 +214,10 @@ def stop_soon(scene: Scene) -> None:
 async def wait_for_around_a_read(scene: Scene, entered: bool) -> None:
     stream = streamed(scene)
     async with opened(stream, entered):
-        await asyncio.wait_for(anext(stream), 20)
+        await asyncio.wait_for(anext(stream), 60)
         await scene.ready.wait()
         while stream._buffer.parts:
-            await asyncio.wait_for(anext(stream), 20)
+            await asyncio.wait_for(anext(stream), 60)
         stop_soon(scene)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(stream), 0.001)
@@ -470,7 +470,7 @@ each_place = pytest.mark.parametrize("where", ["nodes", "commit"])
 async def play(way: Callable[[Scene], Awaitable[None]], saver: BaseCheckpointSaver, where: Where) -> None:
     scene = Scene(saver, where)
     try:
-        with anyio.fail_after(4):
+        with anyio.fail_after(30):
             async with nothing_left():
                 with scene.alone():
                     await way(scene)

@@ -200,7 +200,7 @@ async def play(way: Way, saver: BaseCheckpointSaver, at: int) -> int:
         with scene.alone():
             await way(scene, steps)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with nothing_left():
             with steps.watch():
                 async with anyio.create_task_group() as group:

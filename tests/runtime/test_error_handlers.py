@@ -245,7 +245,7 @@ async def test_siblings_keep_running() -> None:
         return {"log": ["handled"]}
 
     made = handled(handler).add_node(slow).add_edge(START, "slow")
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         assert (await made.compile(InMemorySaver()).ainvoke({}, "t"))["log"] == ["handled", "slow"]
 
 

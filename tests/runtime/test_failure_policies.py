@@ -157,7 +157,7 @@ async def test_base_exceptions_stop_all_tasks() -> None:
 
     made = StateGraph(State).add_node(quits).add_node(waits).add_edge(START, "quits").add_edge(START, "waits")
     for policy in ("finish", Collect("errors")):
-        with anyio.fail_after(20), pytest.raises(BaseException) as caught:
+        with anyio.fail_after(30), pytest.raises(BaseException) as caught:
             await made.compile().ainvoke({}, on_failure=policy)
         assert isinstance(caught.value, Quit)
 
@@ -413,7 +413,7 @@ async def test_the_result_of_a_collected_task_is_recorded() -> None:
     graph = made.compile(InMemorySaver(), on_failure=Collect("errors"))
     async with anyio.create_task_group() as group:
         group.start_soon(lambda: graph.ainvoke({}, "t"))
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             while True:
                 await anyio.lowlevel.checkpoint()
                 tasks = (await graph.aget_state("t")).tasks

@@ -228,7 +228,7 @@ async def test_a_coroutine_that_arrives_with_the_cancellation(abandoned: bool) -
 
     def plain(state: State) -> Coroutine[Any, Any, State]:
         begun.set()
-        assert goes_on.wait(20)
+        assert goes_on.wait(60)
         return node(state)
 
     def post(*args: Any, **more: Any) -> None:
@@ -241,7 +241,7 @@ async def test_a_coroutine_that_arrives_with_the_cancellation(abandoned: bool) -
         await asyncio.sleep(0)
     loop.call_soon_threadsafe = post
     goes_on.set()
-    assert posted.wait(20)  # the loop is stopped meanwhile
+    assert posted.wait(60)  # the loop is stopped meanwhile
     del loop.call_soon_threadsafe
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -254,7 +254,7 @@ async def test_a_coroutine_that_arrives_after_the_cancellation() -> None:
 
     def plain(state: State) -> Coroutine[Any, Any, State]:
         begun.set()
-        assert goes_on.wait(20)
+        assert goes_on.wait(60)
         return node(state)
 
     graph = StateGraph(State).add_node("plain", plain).add_edge(START, "plain").compile()

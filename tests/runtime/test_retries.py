@@ -283,7 +283,7 @@ async def test_a_failing_sibling_ends_the_wait(environment: VirtualWorld) -> Non
 
     made = StateGraph(State).add_node("node", failing(1), retry_policy=FEW).add_node(broken)
     graph = made.add_edge(START, "node").add_edge(START, "broken").compile(environment=environment)
-    with anyio.fail_after(20), pytest.raises(ZeroDivisionError):
+    with anyio.fail_after(30), pytest.raises(ZeroDivisionError):
         await graph.ainvoke({})
     assert environment.time == 0
 
@@ -306,7 +306,7 @@ async def test_the_caller_ends_the_wait(
             await anyio.lowlevel.checkpoint()
 
     async with nothing_left():
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             if how == "scope":
                 async with anyio.create_task_group() as group:
                     group.start_soon(lambda: graph.ainvoke({}, "t"))

@@ -63,7 +63,7 @@ async def test_a_waiting_task_delays_no_other(first: int) -> None:
             await all_of_them.wait()
         return {"log": [(each, here())]}
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         found = (await fan(node).ainvoke({}))["log"]
     assert [each for each, _ in found] == [*range(MANY)]
     assert len({task for each, task in found if each >= first}) == MANY - first
@@ -99,7 +99,7 @@ async def test_tasks_are_not_nested() -> None:
         return {"log": [each]}
 
     chunks: list[int] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async for mode, chunk in fan(node, 3).astream({}, stream_mode=["custom", "updates"]):
             if mode == "custom":
                 chunks.append(chunk)

@@ -187,7 +187,7 @@ async def test_capacity_of_a_cancelled_writer_is_not_lost() -> None:
         with inside:
             await feed.put(RawPart(mode="updates", ns=(), data=data, step=0))
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             await put("first", anyio.CancelScope())
             group.start_soon(put, "cancelled", scope)
@@ -212,7 +212,7 @@ async def test_a_wakeup_of_a_cancelled_writer_is_not_lost(anyio_backend_name: st
     await anyio.wait_all_tasks_blocked()
     pipe.pop()
     waiting[0].cancel()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         await waiting[1]
     assert waiting[0].cancelled()
 
@@ -273,7 +273,7 @@ async def test_finish_lets_the_run_continue(begun: int) -> None:
         stream = graph.astream({}, "t", stream_mode=["custom", "values"], capacity=2)
         for _ in range(begun):
             await anext(stream)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await stream.finish()
             assert (await graph.aget_state("t")).values == {"count": 300}
             with pytest.raises(StopAsyncIteration):
@@ -378,5 +378,5 @@ async def test_a_reader_that_is_thread_bound_can_leave() -> None:
             assert await anext(stream) == 0
             while len(stream._buffer.parts) < 2:
                 await anyio.lowlevel.checkpoint()
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await (stream.aclose() if how == "close" else stream.finish())

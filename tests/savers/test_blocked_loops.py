@@ -15,7 +15,7 @@ from checkpoint_savers import InMemorySaver, PostgresSaver, SqliteSaver
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, Command, StateGraph, interrupt, open_sync
 from pregel_async._api.compiled import Graph
-from tests.helpers.postgres_tools import conninfo, made_schema
+from tests.helpers.postgres_tools import reused_schema, unsynced
 
 pytestmark = [
     pytest.mark.anyio,
@@ -37,8 +37,8 @@ async def saver(
         async with SqliteSaver.from_conn_string(tmp_path / "threads.db", synchronous="NORMAL") as saver:
             yield saver
     else:
-        with made_schema() as schema:
-            async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+        with reused_schema() as schema:
+            async with PostgresSaver.from_conn_string(unsynced(), schema=schema) as saver:
                 yield saver
 
 
@@ -99,11 +99,11 @@ async def test_a_sync_verb_during_a_run_of_the_blocked_loop(saver: BaseCheckpoin
 async def test_a_saver_that_is_opened_where_a_loop_runs(kind: str, tmp_path: Path) -> None:
     """A saver opened with `with open_sync(...)` in a notebook cell also serves awaited verbs, and another cell can
     close it."""
-    with made_schema() as schema:
+    with reused_schema() as schema:
         closed = (
             SqliteSaver.from_conn_string(tmp_path / "threads.db", synchronous="NORMAL")
             if kind == "sqlite"
-            else PostgresSaver.from_conn_string(conninfo(), schema=schema)
+            else PostgresSaver.from_conn_string(unsynced(), schema=schema)
         )
         with anyio.fail_after(30):
             cell = open_sync(closed)

@@ -331,7 +331,7 @@ async def test_a_cache_that_was_never_closed(path: Path) -> None:
         del cache
         await warned(caught)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert not saver_threads()
 
 

@@ -18,7 +18,7 @@ from checkpoint_savers.conformance.savers.suite import LATER, MANY, NOW, here
 from checkpoint_savers.errors import CheckpointError, ThreadExistsError
 from checkpoint_savers.records import CheckpointId
 from checkpoint_savers.upkeep.retention import Retention
-from tests.helpers.postgres_tools import conninfo, new_schema
+from tests.helpers.postgres_tools import conninfo, new_schema, unsynced
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
@@ -106,7 +106,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     elif request.param == "sqlite":
         opened = SqliteSaver(tmp_path / "threads.db", synchronous="NORMAL")
     else:
-        opened = PostgresSaver.from_conn_string(conninfo(), schema=request.getfixturevalue("schema"))
+        opened = PostgresSaver.from_conn_string(unsynced(), schema=request.getfixturevalue("schema"))
     async with opened as saver:
         saver.clock = lambda: STARTED_AT
         yield saver

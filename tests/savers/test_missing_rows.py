@@ -16,7 +16,7 @@ from checkpoint_savers.conformance import Cell
 from checkpoint_savers.conformance.savers.random_threads import RandomThread
 from checkpoint_savers.errors import CorruptCheckpointError, StorageError
 from pregel_async import START, StateGraph
-from tests.helpers.postgres_tools import conninfo, made_schema
+from tests.helpers.postgres_tools import conninfo, made_schema, unsynced
 from tests.savers import postgres_cells, sqlite_cells
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             yield saver, stack.enter_context(sqlite_cells.cells_of(path)), "checkpoint.thread"
         else:
             schema = stack.enter_context(made_schema())
-            saver = await stack.enter_async_context(PostgresSaver.from_conn_string(conninfo(), schema=schema))
+            saver = await stack.enter_async_context(PostgresSaver.from_conn_string(unsynced(), schema=schema))
             cells = stack.enter_context(postgres_cells.cells_of(conninfo(), schema))
             yield saver, cells, "pregel_checkpoints.checkpoint_id"
 

@@ -84,7 +84,7 @@ async def test_a_run_of_a_machine_with_a_wrong_clock(
             set_wrong(patch, wrong_by)
             await wrong.renew(held.token, expires_at=held.expiry())
             patch.undo()
-            with anyio.fail_after(20):
+            with anyio.fail_after(30):
                 assert await run(right, thread_id, "wait") == {"done": True}
 
 
@@ -101,7 +101,7 @@ async def test_a_machine_with_a_wrong_clock_waits(
             await run(wrong, thread_id)
         held.duration = 0.1
         await right.renew(held.token, expires_at=held.expiry())
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             assert await run(wrong, thread_id, "wait") == {"done": True}
 
 

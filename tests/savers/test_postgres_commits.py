@@ -28,7 +28,7 @@ from checkpoint_savers.conformance.savers.suite import (
 )
 from checkpoint_savers.postgres.group_commit import MAX_BATCH_BYTES, MAX_WRITES
 from checkpoint_savers.records import Lease
-from tests.helpers.postgres_tools import Proxy, conninfo, empty, execute, locked, made_schema, stopped, turns
+from tests.helpers.postgres_tools import Proxy, empty, execute, locked, made_schema, stopped, turns, unsynced
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ def schema() -> Iterator[str]:
 @pytest.fixture
 def proxy(schema: str) -> Iterator[Proxy]:
     empty(schema)
-    with Proxy(conninfo()) as proxy:
+    with Proxy(unsynced()) as proxy:
         yield proxy
 
 
@@ -396,7 +396,7 @@ async def test_many_writers_of_many_threads(schema: str, proxy: Proxy) -> None:
             done += 1
 
     async def saver_of(number: int) -> None:
-        async with PostgresSaver.from_conn_string(conninfo(), schema=schema, writers=3) as saver:
+        async with PostgresSaver.from_conn_string(unsynced(), schema=schema, writers=3) as saver:
             async with anyio.create_task_group() as group:
                 for thread in range(20):
                     group.start_soon(count, saver, f"t{thread}", f"run {number}")
@@ -404,7 +404,7 @@ async def test_many_writers_of_many_threads(schema: str, proxy: Proxy) -> None:
     async with anyio.create_task_group() as group:
         for number in range(3):
             group.start_soon(saver_of, number)
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=schema) as saver:
         for thread in range(20):
             rows, _ = await saver.segment(f"t{thread}", "", cid(1))
             assert [one.checkpoint_id for one in rows] == [cid(number) for number in range(1, 3 * rounds + 1)]
@@ -416,8 +416,8 @@ async def test_one_of_two_acquires_wins(schema: str, proxy: Proxy) -> None:
     """P6: of two savers that acquire a released or expired lease at the same moment, one gets it, even if the other
     had seen the thread free before."""
     async with (
-        PostgresSaver.from_conn_string(conninfo(), schema=schema) as one,
-        PostgresSaver.from_conn_string(conninfo(), schema=schema) as other,
+        PostgresSaver.from_conn_string(unsynced(), schema=schema) as one,
+        PostgresSaver.from_conn_string(unsynced(), schema=schema) as other,
     ):
         await written(one, row(1))
         for turn in range(150):
@@ -446,8 +446,8 @@ async def test_one_of_two_commits_on_the_same_head_wins(schema: str, proxy: Prox
     """P3, P6: of two concurrent commits through two savers that expect the same head, one is stored, even if the
     other had checked before; a head never skips a checkpoint."""
     async with (
-        PostgresSaver.from_conn_string(conninfo(), schema=schema) as one,
-        PostgresSaver.from_conn_string(conninfo(), schema=schema) as other,
+        PostgresSaver.from_conn_string(unsynced(), schema=schema) as one,
+        PostgresSaver.from_conn_string(unsynced(), schema=schema) as other,
     ):
         lease = await take(one)
         await one.commit(lease, commit(row(1)))

@@ -37,7 +37,7 @@ from checkpoint_savers.conformance.savers.suite import (
     written,
 )
 from checkpoint_savers.records import Rewrite
-from tests.helpers.postgres_tools import ENV, Plan, Proxy, conninfo, empty, free_port, made_schema
+from tests.helpers.postgres_tools import ENV, Plan, Proxy, conninfo, empty, free_port, made_schema, patience, unsynced
 from tests.savers.dropped_objects import warned
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ def schema() -> Iterator[str]:
 @pytest.fixture
 def proxy(schema: str) -> Iterator[Proxy]:
     empty(schema)
-    with Proxy(conninfo()) as proxy:
+    with Proxy(unsynced()) as proxy:
         yield proxy
 
 
@@ -68,7 +68,7 @@ async def saver(proxy: Proxy, schema: str) -> AsyncIterator[PostgresSaver]:
 @pytest.fixture
 async def other(schema: str) -> AsyncIterator[PostgresSaver]:
     """A saver with a direct connection to the server."""
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=schema) as saver:
         yield saver
 
 
@@ -285,22 +285,23 @@ async def test_no_server_when_the_saver_is_opened() -> None:
 async def test_the_server_goes_away(proxy: Proxy, schema: str, other: PostgresSaver) -> None:
     """P4: after `reconnect_timeout` a call raises, says that the server is away and, if a transaction was in
     progress, that its outcome is unknown; when the server is back, the same saver works."""
-    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, pool_size=1, reconnect_timeout=0.3) as saver:
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, pool_size=1, reconnect_timeout=30) as saver:
         lease = await take(saver)
         await saver.commit(lease, commit(row(1)))
         proxy.refuses = True
         proxy.plan("lose the answer", "pregel_threads")
-        with pytest.raises(StorageError, match="could not be reached|had no connection") as caught:
-            await saver.commit(lease, commit(row(2, 1), head=1))
-        assert "is not known" in str(caught.value)
-        proxy.cut()
-        for call in (
-            saver.read("t"),
-            saver.renew(lease, expires_at=LATER),
-            saver.acquire("u", here("run-2"), now=NOW, expires_at=LATER),
-        ):
-            with pytest.raises(StorageError, match="could not be reached|had no connection"):
-                await call
+        with patience(saver, 0.3):
+            with pytest.raises(StorageError, match="could not be reached|had no connection") as caught:
+                await saver.commit(lease, commit(row(2, 1), head=1))
+            assert "is not known" in str(caught.value)
+            proxy.cut()
+            for call in (
+                saver.read("t"),
+                saver.renew(lease, expires_at=LATER),
+                saver.acquire("u", here("run-2"), now=NOW, expires_at=LATER),
+            ):
+                with pytest.raises(StorageError, match="could not be reached|had no connection"):
+                    await call
         proxy.refuses = False
         assert await head_of(saver) == cid(2) == await head_of(other)
         await saver.commit(lease, commit(row(3, 2), head=2))
@@ -308,7 +309,7 @@ async def test_the_server_goes_away(proxy: Proxy, schema: str, other: PostgresSa
 
 async def test_a_pool_that_is_too_small(schema: str) -> None:
     """The error says that all connections are in use, and not that the server is away."""
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema, pool_size=1, reconnect_timeout=0.3) as saver:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=schema, pool_size=1, reconnect_timeout=30) as saver:
         assert saver._source.pool is not None and saver._open is not None
         pool, held = saver._source.pool, threading.Event()
         go = asyncio.Event()
@@ -321,7 +322,7 @@ async def test_a_pool_that_is_too_small(schema: str) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(saver._open.driver.run, lease)
             await anyio.to_thread.run_sync(held.wait)
-            with pytest.raises(StorageError, match="all are in use"):
+            with patience(saver, 0.3), pytest.raises(StorageError, match="all are in use"):
                 await saver.read("nothing")
 
             async def let_go() -> None:
@@ -499,7 +500,7 @@ def test_a_program_that_never_closes_ends(schema: str) -> None:
     subprocess.run([sys.executable, "-c", code, conninfo(), schema], check=True, env=ENV, timeout=60)
 
     async def head() -> object:
-        async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+        async with PostgresSaver.from_conn_string(unsynced(), schema=schema) as saver:
             return await head_of(saver, "never closed")
 
     assert anyio.run(head) == cid(1)
@@ -550,7 +551,7 @@ def test_after_fork(schema: str) -> None:
 
 async def test_a_saver_that_is_never_closed(schema: str) -> None:
     """The saver warns when it is freed, and its thread ends."""
-    saver = await PostgresSaver.from_conn_string(conninfo(), schema=schema).__aenter__()
+    saver = await PostgresSaver.from_conn_string(unsynced(), schema=schema).__aenter__()
     await head_of(saver, "nothing")
     (thread,) = [one for one in threading.enumerate() if "PostgresSaver" in one.name]
     with pytest.warns(ResourceWarning, match="never closed") as caught:

@@ -23,7 +23,7 @@ from checkpoint_savers.conformance.savers.one_writer import OneWriter
 from checkpoint_savers.conformance.savers.reading import CheckpointReads
 from checkpoint_savers.conformance.savers.suite import OpenSaver, cid, commit, head_of, in_threads, row, take, written
 from checkpoint_savers.conformance.savers.upkeep.rewriting import Rewriting
-from tests.helpers.postgres_tools import Pooler, conninfo, empty, execute, made_schema, new_schema, pooler
+from tests.helpers.postgres_tools import Pooler, conninfo, empty, execute, made_schema, new_schema, pooler, unsynced
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ async def test_the_pooler_is_killed(schema: str) -> None:
                     while any(stored[number] <= before[number] for number in stored):
                         await anyio.sleep(0.005)
                 over.set()
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=schema) as saver:
         for number, last in stored.items():
             headers = await saver.scan(f"killed{number}", "", limit=10_000)
             assert [one.checkpoint_id for one in headers] == [cid(n) for n in range(last, 0, -1)]
@@ -137,6 +137,6 @@ async def test_setup_through_the_pooler(behind: Pooler) -> None:
                 await written(saver, row(1), thread=f"t{number}")
 
         await in_threads(*(partial(work, number) for number in range(10)))
-        async with PostgresSaver.from_conn_string(conninfo(), schema=fresh) as saver:
+        async with PostgresSaver.from_conn_string(unsynced(), schema=fresh) as saver:
             assert len(await saver.threads()) == 10
     assert not [one for one in threading.enumerate() if "PostgresSaver" in one.name]

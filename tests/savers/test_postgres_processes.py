@@ -22,7 +22,7 @@ import pytest
 from checkpoint_savers import PostgresSaver
 from checkpoint_savers.conformance.savers.suite import cid, commit, event, record, row, take
 from checkpoint_savers.records import Header
-from tests.helpers.postgres_tools import ENV, conninfo, made_schema
+from tests.helpers.postgres_tools import ENV, conninfo, made_schema, unsynced
 
 BLOWS = int(os.environ.get("PREGEL_POSTGRES_BLOWS", "8"))
 SEED = int(os.environ.get("PREGEL_SEED", "0"))
@@ -120,7 +120,7 @@ def test_stopped_and_killed(processes: int, schema: str, tmp_path: Path) -> None
 
 async def all_headers(schema: str, threads: int) -> list[tuple[Header, ...]]:
     """The checkpoint headers of each thread, newest first; each thread's head is the newest."""
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=schema) as saver:
         found: list[tuple[Header, ...]] = []
         for number in range(threads):
             headers = await saver.scan(f"t{number}", None, limit=1_000_000)
@@ -179,7 +179,7 @@ async def test_killed_before_the_commit(schema: str) -> None:
     ) as process:
         assert process.stdout is not None
         assert b"not committed" in process.stdout.readline()
-        async with PostgresSaver.from_conn_string(conninfo(), schema=schema, busy_timeout=30) as saver:
+        async with PostgresSaver.from_conn_string(unsynced(), schema=schema, busy_timeout=30) as saver:
             chain = await saver.read("t")
             assert chain is not None and chain.head == cid(1)
             process.send_signal(signal.SIGKILL)

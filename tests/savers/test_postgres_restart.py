@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Annotated, Any, TypedDict
 
 import anyio
@@ -19,7 +20,7 @@ from checkpoint_savers import InMemorySaver, PostgresSaver, StorageError, Thread
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.conformance.savers.suite import LATER, cid, commit, event, head_of, record, row, take, written
 from pregel_async import START, Send, StateGraph
-from tests.helpers.postgres_tools import OwnServer, made_schema, own_server
+from tests.helpers.postgres_tools import OwnServer, made_schema, own_server, patience
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -107,14 +108,16 @@ async def test_a_run_without_a_server_ends_and_resumes(name: str, server: OwnSer
     """P4, P5: if the server is away for longer than `reconnect_timeout`, the run ends with an error that says so; a
     resume runs only what was not recorded."""
 
-    async def stop() -> None:
-        await anyio.to_thread.run_sync(server.stop)
-
     steps = Steps()
-    steps.happens[name] = stop
-    async with PostgresSaver.from_conn_string(server.conninfo, schema=schema, reconnect_timeout=0.2) as saver:
+    async with PostgresSaver.from_conn_string(server.conninfo, schema=schema, reconnect_timeout=60) as saver:
+
+        async def stop() -> None:
+            await anyio.to_thread.run_sync(server.stop)
+            away.enter_context(patience(saver, 0.2))
+
+        steps.happens[name] = stop
         try:
-            with pytest.raises(StorageError, match="server|pool"):
+            with ExitStack() as away, pytest.raises(StorageError, match="server|pool"):
                 await steps.graph(saver).ainvoke({"log": []}, "t")
         finally:
             await anyio.to_thread.run_sync(server.start)

@@ -19,7 +19,7 @@ from checkpoint_savers.postgres import run_store, run_transactions
 from checkpoint_savers.postgres.run_searches import RunSearches
 from checkpoint_savers.postgres.schema import MIGRATIONS, quoted, statements
 from checkpoint_savers.runs.queries import RowPosition, RunQuery, ThreadQuery
-from tests.helpers.postgres_tools import conninfo, empty, execute, made_schema, new_schema
+from tests.helpers.postgres_tools import conninfo, empty, execute, made_schema, new_schema, unsynced
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
@@ -40,7 +40,7 @@ async def test_the_upgrade_of_version_1() -> None:
             execute(statement)
         # Rows as version 1 has stored them: the tables of threads and checkpoints are the same in both versions.
         with made_schema() as source:
-            async with PostgresSaver.from_conn_string(conninfo(), schema=source) as saver:
+            async with PostgresSaver.from_conn_string(unsynced(), schema=source) as saver:
                 await written(saver, row(1), row(2, 1), metadata=metadata)
                 await written(saver, row(1), thread="u")
                 before = await everything(saver), await saver.threads()
@@ -48,9 +48,9 @@ async def test_the_upgrade_of_version_1() -> None:
                 options = "OVERRIDING SYSTEM VALUE" if table == "threads" else ""
                 execute(f'INSERT INTO "{schema}".pregel_{table} {options} SELECT * FROM "{source}".pregel_{table}')
         with pytest.raises(StorageError, match="version 1, and this is version 2"):
-            await PostgresSaver.from_conn_string(conninfo(), schema=schema).__aenter__()
+            await PostgresSaver.from_conn_string(unsynced(), schema=schema).__aenter__()
         execute(PostgresSaver.setup_script(schema=schema, version=1))
-        async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+        async with PostgresSaver.from_conn_string(unsynced(), schema=schema) as saver:
             assert (await everything(saver), await saver.threads()) == before
             await saver.runs.start("t", request("a"), metadata={"n": 2, "more": True})
             for wanted in (metadata, {"user": "a\x00b\x01c"}, {"path": "\\u0000 \\\\"}, {"more": True}):
@@ -200,7 +200,7 @@ async def test_statements_use_indexes(schema: str, monkeypatch: pytest.MonkeyPat
 async def test_damaged_rows(schema: str, damage: str, place: str) -> None:
     """P11: a changed bit of a run's or thread's row is found when it is read, and the error names the row."""
     empty(schema)
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=schema) as saver:
         await saver.runs.start("t", request("a", metadata={"n": 1}))
         execute(damage.format(s=f'"{schema}"'))
         with pytest.raises(CorruptCheckpointError, match=place):
@@ -217,8 +217,8 @@ async def test_changes_are_announced(schema: str, monkeypatch: pytest.MonkeyPatc
     empty(schema)
     monkeypatch.setattr(run_store.PostgresRuns, "has_changed_elsewhere", never)
     async with (
-        PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=True) as waiting,
-        PostgresSaver.from_conn_string(conninfo(), schema=schema) as other,
+        PostgresSaver.from_conn_string(unsynced(), schema=schema, listen=True) as waiting,
+        PostgresSaver.from_conn_string(unsynced(), schema=schema) as other,
     ):
         found: list[str] = []
 

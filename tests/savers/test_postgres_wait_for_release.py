@@ -17,7 +17,7 @@ from checkpoint_savers.conformance.savers.suite import LATER, commit, elsewhere,
 from checkpoint_savers.records import Lease
 from pregel_async import START, StateGraph
 from pregel_async._runtime.platform.environment import SystemEnvironment
-from tests.helpers.postgres_tools import Proxy, conninfo, empty, made_schema
+from tests.helpers.postgres_tools import Proxy, empty, made_schema, unsynced
 
 pytestmark = pytest.mark.anyio
 
@@ -36,14 +36,14 @@ def emptied(schema: str) -> None:
 @pytest.fixture
 async def saver(schema: str) -> AsyncIterator[PostgresSaver]:
     """A saver that listens."""
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=True) as saver:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=schema, listen=True) as saver:
         yield saver
 
 
 @pytest.fixture
 async def other(schema: str) -> AsyncIterator[PostgresSaver]:
     """A saver that does not listen."""
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=schema) as saver:
         yield saver
 
 
@@ -110,7 +110,7 @@ async def test_only_a_release_of_that_thread_wakes_waiters(
         await other.record(lease, [record(1, "a")], expires_at=LATER)
         await other.release(await take(other, "u"))
         with made_schema() as apart:
-            async with PostgresSaver.from_conn_string(conninfo(), schema=apart) as stranger:
+            async with PostgresSaver.from_conn_string(unsynced(), schema=apart) as stranger:
                 await stranger.release(await take(stranger, "t"))
         last = anyio.Event()
 
@@ -160,8 +160,8 @@ async def test_many_waiters_on_many_loops(schema: str, other: PostgresSaver) -> 
     """P13: twenty threads with asyncio and trio loops wait through one connection."""
     leases = [await take(other, f"t{number}") for number in range(4)]
     ready = threading.Barrier(21)
-    with Proxy(conninfo()) as proxy:
-        async with PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=proxy.url) as saver:
+    with Proxy(unsynced()) as proxy:
+        async with PostgresSaver.from_conn_string(unsynced(), schema=schema, listen=proxy.url) as saver:
             await start_listening(saver)
 
             async def wait(number: int) -> None:
@@ -184,8 +184,8 @@ async def test_many_waiters_on_many_loops(schema: str, other: PostgresSaver) -> 
 
 async def test_the_listening_connection_breaks(schema: str, other: PostgresSaver) -> None:
     """P6: the saver reconnects and wakes all waiters, because notifications sent meanwhile are lost."""
-    with Proxy(conninfo()) as proxy:
-        async with PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=proxy.url) as saver:
+    with Proxy(unsynced()) as proxy:
+        async with PostgresSaver.from_conn_string(unsynced(), schema=schema, listen=proxy.url) as saver:
             await start_listening(saver)
             for _ in range(3):
                 with anyio.fail_after(30):
@@ -204,9 +204,9 @@ async def test_the_listening_connection_breaks(schema: str, other: PostgresSaver
 async def test_no_direct_connection(schema: str) -> None:
     """P6: without a direct connection `wait_for_release` does not return, so that callers poll, and closing does not
     wait for the connection."""
-    with Proxy(conninfo()) as proxy:
+    with Proxy(unsynced()) as proxy:
         proxy.refuses = True
-        async with PostgresSaver.from_conn_string(conninfo(), schema=schema, listen=proxy.url) as saver:
+        async with PostgresSaver.from_conn_string(unsynced(), schema=schema, listen=proxy.url) as saver:
             with anyio.move_on_after(0.1) as scope:
                 await saver.wait_for_release("t")
             assert scope.cancelled_caught

@@ -16,6 +16,7 @@ from pregel_async import START, Command, NodeError, RetryPolicy, StateGraph, int
 from pregel_async.errors import RecordedFailureError, StepTimeoutError
 from pregel_async.types import Durability
 from tests.helpers.each_saver import SAVERS, Open, opener
+from tests.helpers.virtual_loops import VirtualWorld
 
 pytestmark = pytest.mark.anyio
 
@@ -128,17 +129,19 @@ async def test_a_superstep_that_runs_out_of_time_in_a_handler() -> None:
     """P5: the superstep's timeout ends the handler, and the recorded failure stays the node's."""
     shop = Shop()
     shop.well = True
-    waits = [True]
+    waits, environment, begun = [True], VirtualWorld(), anyio.Event()
+    environment.held = lambda: not begun.is_set()
 
     async def slow(state: State, error: NodeError) -> State:
         if waits:
+            begun.set()
             await anyio.sleep_forever()
         return await shop.apologise(state, error)
 
     builder = StateGraph(State).add_node("charge", shop.charge, error_handler=slow).add_edge(START, "charge")
     saver = InMemorySaver()
     with pytest.raises(StepTimeoutError):
-        await builder.compile(saver, step_timeout=0.01).ainvoke({}, "t")
+        await builder.compile(saver, step_timeout=5, environment=environment).ainvoke({}, "t")
     waits.clear()
     assert await builder.compile(saver).ainvoke(None, "t") == {"log": ["charge failed"]}
     assert shop.ran["charge"] == 1

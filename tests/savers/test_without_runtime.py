@@ -29,7 +29,7 @@ from pregel_async._api.stored_types import with_runtime_types
 from pregel_async._core.untracked import NotStored
 from pregel_async.errors import RecordedFailureError
 from pregel_async.types import TaskId
-from tests.helpers.postgres_tools import conninfo, made_schema
+from tests.helpers.postgres_tools import conninfo, made_schema, unsynced
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
@@ -106,7 +106,7 @@ async def test_another_process_reads_the_runtimes_objects_as_data(tmp_path: Path
         async with SqliteSaver(tmp_path / "db") as saver:
             await paused_with_sends(saver)
             await saver.aexport_thread("t", tmp_path / "exported")
-        async with PostgresSaver(conninfo(), schema=schema) as saver:
+        async with PostgresSaver(unsynced(), schema=schema) as saver:
             await paused_with_sends(saver)
         arguments = [str(tmp_path / "db"), str(tmp_path / "exported"), conninfo(), schema]
         child = subprocess.run([sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, check=False)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
 from pregel_async import START, StateGraph, interrupt, task
 from pregel_async.testing import FaultySaver
-from tests.helpers.postgres_tools import conninfo, made_schema
+from tests.helpers.postgres_tools import reused_schema, unsynced
 
 KINDS = ("memory", "sqlite", "postgres", "passing")
 
@@ -22,8 +22,8 @@ async def opened(kind: str, path: Path, name: str = "threads.db") -> AsyncIterat
         async with SqliteSaver(path / name, synchronous="NORMAL") as saver:
             yield saver
     elif kind == "postgres":
-        with made_schema() as schema:
-            async with PostgresSaver(conninfo(), schema=schema) as saver:
+        with reused_schema() as schema:
+            async with PostgresSaver(unsynced(), schema=schema) as saver:
                 yield saver
     elif kind == "passing":
         yield FaultySaver(InMemorySaver())

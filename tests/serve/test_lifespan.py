@@ -507,8 +507,8 @@ async def test_scans_end_with_the_application() -> None:
     """A drain ends them at once: the application does not wait for the next one."""
     clock = VirtualClock(autojump=None)
     graph = gated(Gate()).compile(name="gated", environment=clock)
-    with anyio.fail_after(5):  # the grace period is 30 seconds
-        async with browsing(application(Starlette, graph, saver=InMemorySaver(), pick_up=True)):
+    with anyio.fail_after(30):
+        async with browsing(application(Starlette, graph, saver=InMemorySaver(), pick_up=True, grace=300)):
             while not clock.sleepers:
                 await anyio.lowlevel.checkpoint()
     assert not clock.sleepers

@@ -14,7 +14,7 @@ import pytest
 from checkpoint_savers import BaseCheckpointSaver
 from tests.helpers.each_saver import SAVERS, opened
 
-SECONDS = 60
+SECONDS = 120
 """Seconds that a test may take."""
 
 

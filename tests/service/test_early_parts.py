@@ -431,7 +431,7 @@ async def test_durability_exit(monkeypatch: pytest.MonkeyPatch) -> None:
         row = await saver.runs.get_run(run.run_id)
         assert row is not None
         await saver.runs.follow(row, 60)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while counted.early < 2:
                 await anyio.lowlevel.checkpoint()
         assert all(row.kind != "part" for row in await saver.events("t"))

@@ -46,7 +46,7 @@ class Once:
 
     async def __call__(self, name: str) -> None:
         if name == self._name and not self.gate.begun.is_set():
-            with anyio.move_on_after(5, shield=True):  # a worker stores a run's end in a shield: no test may hang there
+            with anyio.move_on_after(30, shield=True):  # a worker stores a run's end in a shield: no test may hang
                 await self.gate.wait()
 
 

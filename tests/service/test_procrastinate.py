@@ -14,7 +14,7 @@ from checkpoint_savers import InMemorySaver, PostgresSaver
 from pregel_async import Command
 from pregel_async.errors import ConfigError
 from pregel_async.service import RunService, Worker
-from tests.helpers.postgres_tools import execute, made_schema, new_schema, unsynced
+from tests.helpers.postgres_tools import execute, new_schema, reused_schema, unsynced
 from tests.helpers.versioned_graphs import graph, versions
 
 from .graphs import Gate, gated, steps
@@ -35,7 +35,7 @@ def jobs() -> Iterator[str]:
 
 @pytest.fixture
 async def saver() -> AsyncIterator[PostgresSaver]:
-    with made_schema() as schema:
+    with reused_schema() as schema:
         async with PostgresSaver.from_conn_string(unsynced(), schema=schema, listen=True) as saver:
             yield saver
 

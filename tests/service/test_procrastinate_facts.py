@@ -19,7 +19,7 @@ import pytest
 from checkpoint_savers import PostgresSaver
 from checkpoint_savers.conformance.runs.suite import SUCCESS, request, take_run
 from checkpoint_savers.runs.rows import RunThreadRow
-from tests.helpers.postgres_tools import conninfo, execute, made_schema, new_schema
+from tests.helpers.postgres_tools import conninfo, execute, made_schema, new_schema, unsynced
 
 procrastinate: Any = pytest.importorskip(
     "procrastinate", reason="procrastinate is not installed: pip install procrastinate"
@@ -83,7 +83,7 @@ async def test_a_job_in_the_transaction_that_queues_a_thread(app: Any, jobs: str
         if fails:
             raise LookupError
 
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema, pool_size=1) as saver:
+    async with PostgresSaver.from_conn_string(unsynced(), schema=schema, pool_size=1) as saver:
         saver.runs.on_queued = on_queued
         fails = True
         with pytest.raises(LookupError):

@@ -89,14 +89,17 @@ class Storm:
         self._stopped: dict[subprocess.Popen[bytes], float] = {}  # when each one continues
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._disturbances: Counter[str] = Counter()
+        self._ended = 0
         self._client = self._process("client", str(place / "journal"), seed, str(conversations), talks=True)
         self._workers = [self._worker() for _ in range(WORKERS)]
 
-    def rage(self, count: int, patience: float) -> float:
+    def rage(self, count: int, patience: float, *, runs: int = 0) -> float:
         """Disturb the workers so many times, let all runs end, and end the processes.
 
         Args:
             count: the number of disturbances.
+            runs: the number of runs that have ended before the last disturbance: on a slow machine there are more
+                disturbances.
             patience: seconds after the last one within which all runs must have ended.
 
         Returns:
@@ -104,7 +107,7 @@ class Storm:
         """
         began = time.monotonic()
         try:
-            while sum(self._disturbances.values()) < count:
+            while sum(self._disturbances.values()) < count or self._ended < runs:
                 self._wait_for_ends(self._rng.randrange(1, 16), PATIENCE * self._rng.random())
                 self._continue_stopped(time.monotonic())
                 self._disturb()
@@ -166,6 +169,7 @@ class Storm:
                 read = os.read(output.fileno(), count)
                 assert read, "the client has ended: see the file of errors"
                 count -= len(read)
+                self._ended += len(read)
 
     def _continue_stopped(self, now: float) -> None:
         for process, until in list(self._stopped.items()):
@@ -205,7 +209,7 @@ class Storm:
             process.terminate()
         for process in [*self._workers, *self._leaving]:
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 print("a worker does not end after SIGTERM", file=sys.stderr)
 

@@ -348,7 +348,7 @@ async def test_chunks_arrive_while_their_node_runs() -> None:
         await heard.wait()
         return {"messages": [message_of("a", "1")]}
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async for message, _ in graph_of(node=node).compile().astream({}, stream_mode="messages"):
             assert message["content"] == "a"
             heard.set()

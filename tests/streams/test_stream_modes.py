@@ -430,7 +430,7 @@ async def test_chunks_arrive_while_their_superstep_runs(mode: str) -> None:
     made = StateGraph(State).add_node("early", early).add_node("late", late)
     graph = made.add_edge(START, "early").add_edge(START, "late").compile(InMemorySaver())
     ends = {"tasks": 3, "debug": 3}.get(mode, 1)  # two starts before the first end
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with graph.astream({}, "t", stream_mode=mode) as stream:
             count = 0
             async for chunk in stream:

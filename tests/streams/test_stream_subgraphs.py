@@ -151,7 +151,7 @@ async def test_chunks_of_subgraphs_are_live(alone: bool) -> None:
     if not alone:
         made.add_node("other", logging_node("other")).add_edge(START, "other")
     seen: list[Any] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async for _, mode, chunk in made.compile(InMemorySaver()).astream(
             {}, "t", stream_mode=["updates", "custom", "checkpoints", "tasks"], subgraphs=True
         ):

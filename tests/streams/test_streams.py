@@ -128,7 +128,7 @@ async def test_an_update_is_streamed_before_its_siblings_finish() -> None:
     made = StateGraph(State).add_node("early", logging_node("early")).add_node("late", waits_for_the_reader)
     made.add_edge(START, "early").add_edge(START, "late")
     seen: list[Any] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with made.compile(blocking=False).astream({}) as stream:
             async for chunk in stream:
                 seen.append(chunk)
@@ -377,7 +377,7 @@ async def test_the_first_failure_of_a_batch() -> None:
         return {}
 
     graph = StateGraph(State).add_node("w", work).add_edge(START, "w").compile()
-    with anyio.fail_after(10), pytest.raises(ValueError, match="bad"):
+    with anyio.fail_after(30), pytest.raises(ValueError, match="bad"):
         await graph.abatch([{"note": "x"}, {"note": "bad"}, {"note": "y"}])
     assert sorted(cancelled) == ["x", "y"]
 

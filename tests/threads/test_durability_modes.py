@@ -51,7 +51,7 @@ async def steps(graph: Any, thread: Any = "t") -> list[int]:
 
 async def stored(graph: Any, step: int) -> None:
     """Wait until a superstep is stored."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while step not in await steps(graph):
             await anyio.lowlevel.checkpoint()
 
@@ -545,7 +545,7 @@ async def test_storing_overlaps_with_the_next_superstep() -> None:
         return {"log": ["a"]}
 
     async def b(state: State) -> dict[str, Any]:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await saver.reached.wait()  # the commit of a's superstep is in progress
         ran.append("b")
         return {"log": ["b"]}
@@ -614,7 +614,7 @@ async def test_a_commit_that_fails_while_a_node_runs_stops_the_run() -> None:
 
     async def b(state: State) -> dict[str, Any]:
         ran.append("b")
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await saver.reached.wait()
         for _ in range(10):
             await anyio.lowlevel.checkpoint()
@@ -700,7 +700,7 @@ async def test_live_parts_are_not_held_back() -> None:
     read = anyio.Event()
 
     async def b(state: State) -> dict[str, Any]:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await read.wait()
         return {"log": ["b"]}
 

@@ -1336,7 +1336,7 @@ async def test_the_lease_is_kept_while_a_router_decides(saver: BaseCheckpointSav
     watched.before = note
 
     async def route(state: Any) -> str:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await renewed.wait()
         return END
 

@@ -464,7 +464,7 @@ async def test_what_ends_a_process_leaves_a_resumable_thread(
     graph = made.compile(saver, blocking=where == "thread")
     caught: BaseException | None = None
     try:
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             if where == "stream":
                 async with graph.astream({}, "t") as chunks:
                     async for _ in chunks:

@@ -65,7 +65,7 @@ async def test_inputs_that_are_refused(given: Any, says: str) -> None:
         await made.ainvoke(given, "t")
     assert isinstance(caught.value, PregelError)
     assert isinstance(caught.value, TypeError)
-    with anyio.fail_after(20), pytest.raises(InvalidInputError):
+    with anyio.fail_after(30), pytest.raises(InvalidInputError):
         async for _ in made.astream(given, "t"):
             raise AssertionError
     assert (ran, (await made.aget_state("t")).metadata) == ([], None)
@@ -187,7 +187,7 @@ async def test_no_input() -> None:
     made = graph(saver=saver)
     with pytest.raises(EmptyInputError, match="'t'"):
         await made.ainvoke(None, "t")
-    with anyio.fail_after(20), pytest.raises(EmptyInputError, match="'t'"):
+    with anyio.fail_after(30), pytest.raises(EmptyInputError, match="'t'"):
         _ = [chunk async for chunk in made.astream(None, "t")]
     assert [header async for header in saver.alist(None)] == []
     assert await made.ainvoke({}, "t") == {"log": ["n"]}, "the thread was not left leased"
