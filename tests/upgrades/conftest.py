@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -37,8 +38,8 @@ def is_left_out(item: pytest.Item) -> bool:
     at, params = item.callspec.indices, item.callspec.params
     if "situation" in at:  # with these factors, each change has a cell
         return (at["name"] + 2 * at["situation"] + 3 * at["saver"]) % 9 > 0
-    loop = params.get("anyio_backend", ("asyncio",))[0]
-    return params.get("saver") == "postgres" and (loop != "asyncio" or crc32(item.name.encode()) % 3 > 0)
+    loop: Any = params.get("anyio_backend", ("asyncio",))
+    return params.get("saver") == "postgres" and (loop[0] != "asyncio" or crc32(item.name.encode()) % 3 > 0)
 
 
 @pytest.fixture(scope="module")

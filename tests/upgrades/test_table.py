@@ -241,7 +241,8 @@ def shop(saver: Any, change: Change) -> Any:
     counter = StateGraph(Inner).add_node("count", count).add_edge(START, "count")
     asker = StateGraph(Inner).add_node("count", count).add_node("ask", ask)
     asker.add_edge(START, "count").add_edge("count", "ask")
-    inner, keeper = asker.compile(blocking=False), counter.compile(checkpointer=True, blocking=False)
+    inner: Any = asker.compile(blocking=False)
+    keeper: Any = counter.compile(checkpointer=True, blocking=False)
 
     async def called(state: Any) -> Any:
         return {lines: [f"called {(await inner.ainvoke({}))['answer']}"]}
@@ -337,10 +338,10 @@ class Seen:
         for name, value in {**state.values, **state.unknown}.items():
             old, make = self.change.back.get(name, (name, same))
             values[old] = make(value)
-        log = sorted(each for each in values.pop("log", ()) if each != "detour")
+        log = sorted(str(each) for each in values.pop("log", ()) if each != "detour")
         tasks = [(self.roles.get(each.name, each.name), *([each.id] if ids else [])) for each in state.tasks]
         questions = [(each.value, *([each.id] if ids else [])) for each in state.interrupts]
-        return values, log, sorted(self.roles.get(each, each) for each in state.next), tasks, questions
+        return values, log, sorted(str(self.roles.get(each, each)) for each in state.next), tasks, questions
 
 
 def compared(seen: Any, change: Change) -> Any:
