@@ -21,6 +21,7 @@ EVERYWHERE = (
     "tests/durability/test_crash_points.py",
     "tests/durability/test_events_of_units.py",
     "tests/durability/test_stored_stream_modes.py",
+    "tests/upgrades",
 )
 WITH_SDKS = (
     "tests/adapters",
@@ -158,19 +159,22 @@ def fuzz(session: nox.Session) -> None:
 def kills(session: nox.Session) -> None:
     """Two thousand kills of real processes in each durability mode (PREGEL_KILLS says another number), and how many
     supersteps they lost; and a quarter as many of processes that readers come back to, and kills and pauses among
-    processes that share one file; and kills of two versions of a graph that share a database."""
+    processes that share one file; and two thousand kills of two versions of a graph that share a SQLite database, and
+    a quarter as many on PostgreSQL."""
     install(session, "test")
-    count, losses = os.environ.get("PREGEL_KILLS", "2000"), os.path.join(session.create_tmp(), "losses")
-    kills = "tests/durability/test_kills.py"
+    count, tmp = os.environ.get("PREGEL_KILLS", "2000"), session.create_tmp()
+    losses, rolled = os.path.join(tmp, "losses"), os.path.join(tmp, "rolled")
+    kills, rolling = "tests/durability/test_kills.py", "tests/upgrades/test_rolling.py"
     try:
         pytest(session, "-n", "auto", "-q", kills, PREGEL_KILLS=count, PREGEL_LOSSES=losses)
         session.run("python", kills, losses, env={"PYTHONPATH": "."})
         pytest(session, "-n", "auto", "-q", "tests/durability/test_killed_readers.py", PREGEL_KILLS=count)
         pytest(session, "-n", "auto", "-q", "tests/savers/test_sqlite_rivals.py", PREGEL_KILLS=str(int(count) // 4))
-        pytest(session, "-n", "auto", "-q", "tests/upgrades/test_rolling.py", PREGEL_KILLS=count)
+        pytest(session, "-n", "auto", "-q", rolling, PREGEL_KILLS=count, PREGEL_ROLLED=rolled)
+        session.run("python", rolling, rolled, env={"PYTHONPATH": "."})
     finally:
-        if os.path.exists(losses):
-            os.remove(losses)
+        for path in filter(os.path.exists, (losses, rolled)):
+            os.remove(path)
 
 
 @nox.session

@@ -791,6 +791,10 @@ class StoredState(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         return self._values[key]()
 
+    def __contains__(self, key: object) -> bool:
+        # That of Mapping would decode the value.
+        return key in self._values
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 

@@ -32,7 +32,7 @@ from checkpoint_savers.records import (
 
 from .._core import superstep
 from .._core.board import Board
-from .._core.program import NO_UPGRADES, Program, Write
+from .._core.program import NO_UPGRADES, Program, Write, no_writes
 from .._core.task import PUSH, Task
 from .._runtime.persistence.mismatches import (
     earlier_writes,
@@ -401,7 +401,19 @@ def _entry_of(task: Task, entries: Mapping[TaskId, TaskResult]) -> tuple[Task, T
     """Return the task and its record; or its error handler's task and record, if the handler runs in its place."""
     entry = entries.get(task.id)
     by = None if entry is None else handler_of(task, entry)
+    if by is None and entry is not None and entry.handled and task.node.call is no_writes:
+        by = _handler_by_record(task, entries)
     return (task, entry) if by is None else (by, entries.get(by.id))
+
+
+def _handler_by_record(task: Task, entries: Mapping[TaskId, TaskResult]) -> Task | None:
+    """Return the error handler's task of a node that the code does not have; None if nothing of it is recorded."""
+    # The handler's name is a part of the id, and is known from its records alone.
+    handlers = (
+        task.handling(structs.replace(task.node, name=name, identity=name))
+        for name in {e.name for e in entries.values()}
+    )
+    return next((each for each in handlers if each.id in entries), None)
 
 
 def _spent_so_far(state: EncodedState, entries: Mapping[TaskId, TaskResult]) -> Amounts:

@@ -1,7 +1,7 @@
-"""A process of one version in a rolling deployment, which may be killed: python rolling_child.py JOB.
+"""A process of one version in a rolling deployment, which may be killed.
 
-The process runs threads in a random order until each has enough rounds, or is refused. It writes one byte to standard
-output per event, so that the test can choose the moment of a kill.
+The process runs threads in a random order until each has enough rounds, or is refused. It writes one byte per event to
+a connection, so that the test can choose the moment of a kill.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import json
 import operator
 import os
 import random
-import sys
+import traceback
 import warnings
 from contextlib import AbstractAsyncContextManager
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import anyio
@@ -56,7 +58,7 @@ class Job(msgspec.Struct):
 
     def open(self) -> AbstractAsyncContextManager[BaseCheckpointSaver]:
         if isinstance(self.database, str):
-            return SqliteSaver.from_conn_string(self.database)
+            return SqliteSaver.from_conn_string(self.database, synchronous="NORMAL")
         url, schema = self.database
         return PostgresSaver(url, schema=schema, setup=False)
 
@@ -117,15 +119,16 @@ def graph_of(saver: BaseCheckpointSaver | None, version: int, say: Any, thread: 
 class Process:
     """A process of the deployment."""
 
-    def __init__(self, job: Job, saver: BaseCheckpointSaver) -> None:
+    def __init__(self, job: Job, saver: BaseCheckpointSaver, events: Connection) -> None:
         self.job = job
+        self.events = events.fileno()
         self.saver = saver
         self.file = os.open(job.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self.left = [*job.threads]
 
     def say(self, *what: Any) -> None:
         os.write(self.file, f"{json.dumps(what)}\n".encode())
-        os.write(1, b".")
+        os.write(self.events, b".")
 
     async def run(self) -> None:
         rng = random.Random(self.job.seed)
@@ -171,12 +174,19 @@ class Process:
         return False
 
 
-async def main(job: Job) -> None:
+async def run(job: Job, events: Connection) -> None:
     async with job.open() as saver:
-        await Process(job, saver).run()
+        await Process(job, saver, events).run()
 
 
-if __name__ == "__main__":
+def main(job: bytes, events: Connection) -> None:
+    """Run the process. An error goes to a file, whose name is that of the log with `.error`."""
+    warnings.simplefilter("error")
     warnings.simplefilter("ignore", UnknownStoredKeyWarning)
-    os.write(1, b".")
-    anyio.run(main, msgspec.json.decode(sys.argv[1], type=Job))
+    os.write(events.fileno(), b".")
+    todo = msgspec.json.decode(job, type=Job)
+    try:
+        anyio.run(run, todo, events)
+    except BaseException:
+        Path(f"{todo.log}.error").write_text(traceback.format_exc(), "utf-8")
+        raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
 
 import pytest
@@ -19,7 +18,6 @@ from pregel_async import START, Command, Send, StateGraph, interrupt
 from pregel_async.channels import Topic
 from pregel_async.errors import GraphChangedError, GraphValidationError, MigrationError, UnknownStoredKeyWarning
 from pregel_async.types import INPUT, Added, Renamed, Retyped
-from tests.helpers.each_saver import SAVERS, opened
 from tests.upgrades.graphs import Stopped, built, failed, failing, of, ran, says, states
 
 pytestmark = pytest.mark.anyio
@@ -69,28 +67,26 @@ LONG = ["a message of some length " * 3] * 40
 """A list that is stored incrementally."""
 
 
-@pytest.mark.parametrize("kind", SAVERS)
-async def test_an_idle_thread(kind: str, tmp_path: Path) -> None:
+async def test_an_idle_thread(saver: BaseCheckpointSaver) -> None:
     """P15: an idle thread has its values under the new names and in the new types, for each read and in its history;
     the next superstep stores these, and empties the old names."""
-    async with opened(kind, tmp_path) as saver:
-        old, new = line(Old, "log", "a", saver=saver), line(New, "lines", "a", saver=saver)
-        await old.ainvoke({"name": "Ada", "cents": 250, "log": LONG}, "t")
-        before = await saver.aget_tuple("t")
-        expected = {"lines": [*LONG, "a"], "customer": "Ada", "price": "2.50", "vat": 19}
-        state = await new.aget_state("t")
-        assert (state.values, state.unknown, state.changed) == (expected, {}, ())
-        assert [each.values.get("price") for each in await states(new)] == ["2.50", "2.50", None]
-        assert [task.result for task in (await states(new))[1].tasks] == [{"lines": ["a"]}]
-        assert await saver.aget_tuple("t") == before  # reading stores nothing
-        assert await new.ainvoke({"customer": "Bob"}, "t") == {
-            **expected,
-            "lines": [*LONG, "a", "a"],
-            "customer": "Bob",
-        }
-        assert await names_in(saver) == {"lines", "customer", "price", "vat"}
-        assert (await new.aget_state("t")).values["lines"] == [*LONG, "a", "a"]
-        assert await new.ainvoke({}, (await states(new))[-2].config) == {**expected, "lines": [*LONG, "a"]}
+    old, new = line(Old, "log", "a", saver=saver), line(New, "lines", "a", saver=saver)
+    await old.ainvoke({"name": "Ada", "cents": 250, "log": LONG}, "t")
+    before = await saver.aget_tuple("t")
+    expected = {"lines": [*LONG, "a"], "customer": "Ada", "price": "2.50", "vat": 19}
+    state = await new.aget_state("t")
+    assert (state.values, state.unknown, state.changed) == (expected, {}, ())
+    assert [each.values.get("price") for each in await states(new)] == ["2.50", "2.50", None]
+    assert [task.result for task in (await states(new))[1].tasks] == [{"lines": ["a"]}]
+    assert await saver.aget_tuple("t") == before  # reading stores nothing
+    assert await new.ainvoke({"customer": "Bob"}, "t") == {
+        **expected,
+        "lines": [*LONG, "a", "a"],
+        "customer": "Bob",
+    }
+    assert await names_in(saver) == {"lines", "customer", "price", "vat"}
+    assert (await new.aget_state("t")).values["lines"] == [*LONG, "a", "a"]
+    assert await new.ainvoke({}, (await states(new))[-2].config) == {**expected, "lines": [*LONG, "a"]}
 
 
 async def test_an_edit_stores_the_new_names(saver: BaseCheckpointSaver) -> None:

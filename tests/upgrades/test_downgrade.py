@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -14,7 +13,6 @@ from checkpoint_savers.errors import TypeVersionError
 from pregel_async import START, Command, Send, StateGraph
 from pregel_async.errors import GraphChangedError, UnknownStoredKeyWarning
 from pregel_async.types import Renamed, Retyped
-from tests.helpers.each_saver import SAVERS, opened
 from tests.upgrades.graphs import Log, asks, built, failed, failing, of, ran, says
 
 pytestmark = [
@@ -42,26 +40,24 @@ def pair(schema: Any, saver: Any, **update: Any) -> Any:
     return built(schema, {"a": says("a", update), "b": asks("b")}, PAIR, saver)
 
 
-@pytest.mark.parametrize("kind", SAVERS)
-async def test_keys(kind: str, tmp_path: Path) -> None:
+async def test_keys(saver: BaseCheckpointSaver) -> None:
     """P15: the old code warns of a renamed key and keeps it; a retyped key it refuses, unless the input replaces it."""
-    async with opened(kind, tmp_path) as saver:
-        old, new = pair(Old, saver), pair(New, saver)
-        await old.ainvoke({"name": "Ada", "n": 1}, "t")
-        await new.ainvoke({}, "t")
-        ran.clear()
-        state = await old.aget_state("t")
-        assert (state.unknown, of(state)) == ({"customer": "Ada"}, [("key", "n", "all")])
-        for value in (None, {}, Command(resume="yes"), {"name": "Bob"}):
-            with pytest.raises(GraphChangedError, match="'n'"):
-                await old.ainvoke(value, "t")
-        assert ran == []
-        assert await old.ainvoke({"n": 2}, "t") == {
-            "log": [],
-            "n": 2,
-            "__interrupt__": [*(await old.aget_state("t")).interrupts],
-        }
-        assert (await new.ainvoke(Command(resume="yes"), "t")) == {"log": ["b: yes"], "customer": "Ada", "n": "2"}
+    old, new = pair(Old, saver), pair(New, saver)
+    await old.ainvoke({"name": "Ada", "n": 1}, "t")
+    await new.ainvoke({}, "t")
+    ran.clear()
+    state = await old.aget_state("t")
+    assert (state.unknown, of(state)) == ({"customer": "Ada"}, [("key", "n", "all")])
+    for value in (None, {}, Command(resume="yes"), {"name": "Bob"}):
+        with pytest.raises(GraphChangedError, match="'n'"):
+            await old.ainvoke(value, "t")
+    assert ran == []
+    assert await old.ainvoke({"n": 2}, "t") == {
+        "log": [],
+        "n": 2,
+        "__interrupt__": [*(await old.aget_state("t")).interrupts],
+    }
+    assert (await new.ainvoke(Command(resume="yes"), "t")) == {"log": ["b: yes"], "customer": "Ada", "n": "2"}
 
 
 async def test_records_of_renamed_keys(saver: BaseCheckpointSaver) -> None:

@@ -6,7 +6,6 @@ import operator
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -24,7 +23,6 @@ from pregel_async.errors import (
     UnknownTypeError,
 )
 from pregel_async.types import REMOVED, Added, Renamed, StoredState
-from tests.helpers.each_saver import SAVERS, opened
 from tests.upgrades.graphs import asks, built, failed, of, ran, says, states
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("error::pregel_async.errors.UnknownStoredKeyWarning")]
@@ -69,36 +67,34 @@ def three(saver: Any, schema: Any = Three, **options: Any) -> Any:
     return built(schema, nodes, [(START, "a"), ("a", "b")], saver, **{**declared, **options})
 
 
-@pytest.mark.parametrize("kind", SAVERS)
-async def test_a_state_goes_through_all_migrations(kind: str, tmp_path: Path) -> None:
+async def test_a_state_goes_through_all_migrations(saver: BaseCheckpointSaver) -> None:
     """P15: a state of version 1 is converted by migrations[2], then by migrations[3], for each read, run and old
     checkpoint; the next superstep stores the result and the version."""
-    async with opened(kind, tmp_path) as saver:
-        await one(saver).ainvoke({"net": 10, "tax": 2}, "t")
-        before = await saver.aget_tuple("t")
-        new, expected = three(saver), {"total": 12, "lines": ["a"], "kind": "order"}
-        calls.clear()
-        state = await new.aget_state("t")
-        assert (state.values, state.unknown, state.changed, state.next) == (expected, {}, (), ("b",))
-        assert calls == [
-            (1, ("b",), ["kind", "lines", "net", "tax"]),
-            (2, ("b",), ["kind", "lines", "net", "sum"]),
-        ]
-        assert [each.values.get("total") for each in await states(new)] == [12, 12, None]
-        assert await saver.aget_tuple("t") == before  # reading stores nothing
-        fork = state.config
-        assert await new.ainvoke(Command(resume="yes"), "t") == {**expected, "lines": ["a", "b: yes"]}
-        calls.clear()
-        state = await new.aget_state("t")
-        assert (state.values["total"], state.metadata["__version__"], calls) == (12, 3, [])
-        await new.aupdate_state("t", {"total": 13}, as_node="b")
-        assert (await new.aget_state("t")).values["total"] == 13
-        stored = await saver.aget_tuple("t")
-        assert stored is not None and {*stored.checkpoint["channel_versions"]} == {"total", "lines", "kind"}
-        await new.ainvoke(None, fork)  # a copy of the old checkpoint has its version, and is converted again
-        assert (await new.ainvoke(Command(resume="no"), "t"))["total"] == 12
-        with pytest.raises(GraphVersionError):
-            await one(saver).ainvoke({}, "t")
+    await one(saver).ainvoke({"net": 10, "tax": 2}, "t")
+    before = await saver.aget_tuple("t")
+    new, expected = three(saver), {"total": 12, "lines": ["a"], "kind": "order"}
+    calls.clear()
+    state = await new.aget_state("t")
+    assert (state.values, state.unknown, state.changed, state.next) == (expected, {}, (), ("b",))
+    assert calls == [
+        (1, ("b",), ["kind", "lines", "net", "tax"]),
+        (2, ("b",), ["kind", "lines", "net", "sum"]),
+    ]
+    assert [each.values.get("total") for each in await states(new)] == [12, 12, None]
+    assert await saver.aget_tuple("t") == before  # reading stores nothing
+    fork = state.config
+    assert await new.ainvoke(Command(resume="yes"), "t") == {**expected, "lines": ["a", "b: yes"]}
+    calls.clear()
+    state = await new.aget_state("t")
+    assert (state.values["total"], state.metadata["__version__"], calls) == (12, 3, [])
+    await new.aupdate_state("t", {"total": 13}, as_node="b")
+    assert (await new.aget_state("t")).values["total"] == 13
+    stored = await saver.aget_tuple("t")
+    assert stored is not None and {*stored.checkpoint["channel_versions"]} == {"total", "lines", "kind"}
+    await new.ainvoke(None, fork)  # a copy of the old checkpoint has its version, and is converted again
+    assert (await new.ainvoke(Command(resume="no"), "t"))["total"] == 12
+    with pytest.raises(GraphVersionError):
+        await one(saver).ainvoke({}, "t")
 
 
 async def test_inputs_edits_and_versions_in_between(saver: BaseCheckpointSaver) -> None:

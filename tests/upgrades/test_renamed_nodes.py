@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import warnings
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -13,7 +12,6 @@ from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import END, START, Command, Send, StateGraph, interrupt
 from pregel_async.errors import GraphValidationError, KeptStateWarning, NodeError, UnknownInterruptError
 from pregel_async.functional import task
-from tests.helpers.each_saver import SAVERS, opened
 from tests.upgrades.graphs import Log, asks, built, failed, failing, of, ran, says, states
 
 pytestmark = pytest.mark.anyio
@@ -43,29 +41,27 @@ def office(saver: Any, name: str, **options: Any) -> Any:
     return built(Log, nodes, [(START, "sibling"), (START, name), (["sibling", name], "join"), ("join", "end")], saver)
 
 
-@pytest.mark.parametrize("kind", SAVERS)
-async def test_an_open_question_of_a_renamed_node(kind: str, tmp_path: Path) -> None:
+async def test_an_open_question_of_a_renamed_node(saver: BaseCheckpointSaver) -> None:
     """P15: a renamed node continues with its question, its recorded call, and the result of its sibling, under the same
     ids; nothing runs again, and no old name is left."""
-    async with opened(kind, tmp_path) as saver:
-        old = office(saver, "approve")
-        await old.ainvoke({}, "t")
-        await old.ainvoke(Command(resume="yes"), "t")
-        before = await old.aget_state("t")
-        new = office(saver, "sign_off", was="approve")
-        state = await new.aget_state("t")
-        assert (state.next, state.changed, state.interrupts) == (("sign_off",), (), before.interrupts)
-        assert [each.id for each in state.tasks] == [each.id for each in before.tasks]
-        assert await new.aget_state("t") == state  # reading stores nothing
-        ran.clear()
-        done = await new.ainvoke(Command(resume="sure"), "t")
-        assert done["log"] == ["charged 7", "yes", "sure", "sibling", "join", "end"]
-        assert ran == ["approve", "join", "end"]  # the node from its start, and no call again
-        assert (await old.aget_state("t")).next == () and (await new.aget_state("t")).next == ()
-        assert [each.next for each in await states(new)][-2:] == [("sign_off", "sibling"), ("__start__",)]
-        assert await channels_in(saver) == ["log"]
-        again = await new.ainvoke({}, "t")
-        assert again["log"] == done["log"] and (await new.aget_state("t")).next == ("sign_off",)
+    old = office(saver, "approve")
+    await old.ainvoke({}, "t")
+    await old.ainvoke(Command(resume="yes"), "t")
+    before = await old.aget_state("t")
+    new = office(saver, "sign_off", was="approve")
+    state = await new.aget_state("t")
+    assert (state.next, state.changed, state.interrupts) == (("sign_off",), (), before.interrupts)
+    assert [each.id for each in state.tasks] == [each.id for each in before.tasks]
+    assert await new.aget_state("t") == state  # reading stores nothing
+    ran.clear()
+    done = await new.ainvoke(Command(resume="sure"), "t")
+    assert done["log"] == ["charged 7", "yes", "sure", "sibling", "join", "end"]
+    assert ran == ["approve", "join", "end"]  # the node from its start, and no call again
+    assert (await old.aget_state("t")).next == () and (await new.aget_state("t")).next == ()
+    assert [each.next for each in await states(new)][-2:] == [("sign_off", "sibling"), ("__start__",)]
+    assert await channels_in(saver) == ["log"]
+    again = await new.ainvoke({}, "t")
+    assert again["log"] == done["log"] and (await new.aget_state("t")).next == ("sign_off",)
 
 
 async def test_deferred_nodes_and_names_of_nodes_that_ran(saver: BaseCheckpointSaver) -> None:

@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver
-from pregel_async import END, START, Command, Overwrite, Send, StateGraph
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from pregel_async import END, START, Command, Overwrite, Send, StateGraph, interrupt
 from pregel_async.channels import DeltaChannel, Topic
 from pregel_async.errors import GraphChangedError, GraphValidationError
-from tests.upgrades.graphs import Log, asks, built, failed, line, of, ran, says, states
+from tests.upgrades.graphs import Log, Stopped, asks, built, failed, line, of, ran, says, states
 
 pytestmark = [
     pytest.mark.anyio,
@@ -235,6 +235,21 @@ async def test_a_new_input_discards_a_pending_node_that_is_gone(saver: BaseCheck
         assert (state.changed, state.interrupts) == ((), ())
         assert state.next == (("__start__",) if how == "edit" else ())
     assert [each.next for each in await states(new) if "b" in each.next] == [("b",)]
+
+
+async def test_the_question_of_a_handler_whose_node_is_gone() -> None:
+    """P15: so is the question that the node's error handler has asked, whose id the code does not have either."""
+
+    def handle(state: Any) -> Any:
+        return {"log": [interrupt("retry?")]}
+
+    def fails(state: Any) -> Any:
+        raise Stopped
+
+    saver = InMemorySaver()
+    await built(Log, {"a": (fails, {"error_handler": handle})}, [(START, "a")], saver).ainvoke({}, "t")
+    state = await line(Log, "b", saver=saver).aget_state("t")
+    assert ([each.value for each in state.interrupts], of(state)) == (["retry?"], [("node", "a", "resume")])
 
 
 async def test_pending_sends_to_a_node_that_is_gone(saver: BaseCheckpointSaver) -> None:

@@ -210,7 +210,8 @@ class _Restoring:
         from .upgrading import migrated, renamed_state  # imported lazily: few graphs declare rules
 
         upgrades, raw = self.upgrades, self.raw.values
-        self.program = _with_nodes(self.program, upgrades.aliases.values())
+        if upgrades.aliases:  # a program of its own costs each load a tenth
+            self.program = _with_nodes(self.program, upgrades.aliases.values())
         self.state, self.sources = renamed_state(self.raw, upgrades.former)
         self.versions = {**self.state.versions}
         self.converted += [*self.sources, *[name for name in (*upgrades.dropped, *upgrades.former) if name in raw]]
