@@ -13,7 +13,7 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.codec import Codec
-from pregel_async import START, Command, StateGraph, StateUpdate
+from pregel_async import START, Command, StateGraph, StateUpdate, interrupt
 from pregel_async.errors import (
     GraphChangedError,
     GraphValidationError,
@@ -230,6 +230,25 @@ async def test_a_migration_that_fails(saver: BaseCheckpointSaver, migration: Any
             await call()
         assert (caught.value.rule, caught.value.thread_id) == ("migrations[3]", "t") and caught.value.__cause__
     assert ran == [] and (await one(saver).aget_state("t")).values["net"] == 10
+
+
+class Numbers(TypedDict, total=False):
+    log: Annotated[list[int], operator.add]
+
+
+async def test_a_converted_list_is_stored_before_it_grows(saver: BaseCheckpointSaver) -> None:
+    """P15 (U4): the first superstep after a migration appends to what the migration made, and not to the stored list."""
+
+    def graph(**options: Any) -> Any:
+        return built(Numbers, {"a": (lambda state: {"log": [interrupt("n?")]}, {})}, [(START, "a")], saver, **options)
+
+    def doubled(old: StoredState) -> Mapping[str, Any]:
+        return {"log": [2 * each for each in old["log"]]}
+
+    await graph().ainvoke({"log": [*range(1000)]}, "t")
+    new = graph(version=2, migrations={2: doubled})
+    done = await new.ainvoke(Command(resume=5), "t")
+    assert done["log"] == [*range(0, 2000, 2), 5] == (await new.aget_state("t")).values["log"]
 
 
 async def test_what_a_migration_makes_is_checked(saver: BaseCheckpointSaver) -> None:
