@@ -45,7 +45,15 @@ from .._runtime.persistence.mismatches import (
     without_keys,
 )
 from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
-from .._runtime.persistence.records import AMENDED, SUPERSTEP, all_questions, amend_again, handler_of, open_questions
+from .._runtime.persistence.records import (
+    AMENDED,
+    OF_STATE,
+    SUPERSTEP,
+    all_questions,
+    amend_again,
+    handler_of,
+    open_questions,
+)
 from .._runtime.persistence.restore import restore, unknown_values
 from .._runtime.persistence.spending import Amounts, read_amounts, total_of
 from .._runtime.persistence.spending_counter import inside_of
@@ -247,7 +255,7 @@ class StateReader:
             entries = {id: self._renamed(each, stored) for id, each in entries.items()}
         followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
         # A call from a checkpoint whose superstep is closed runs it again, and takes no results.
-        taken = [each for id, each in entries.items() if id == AMENDED or not followed]
+        taken = [each for id, each in entries.items() if id in OF_STATE or not followed]
         restored = restore(
             self._program,
             state,
@@ -257,6 +265,7 @@ class StateReader:
             ns=row.ns,
             at=row.checkpoint_id,
             version=row.metadata.get(VERSION, 1),
+            results=entries,
             recorded=earlier_writes(self._program, taken),
         )
         program, board, changed = restored.program, restored.board, restored.mismatches
@@ -266,7 +275,7 @@ class StateReader:
             changed = without_keys(changed, keys_of_update(program, amended))
             amend_again(program, board, amended, self._codec, scope)
         if taken:
-            changed += of_records(self._program, taken, state, self._codec, row.ns, restored.migrated)
+            changed += of_records(self._program, taken, restored.state, self._codec, row.ns, restored.migrated)
         planned: list[tuple[Task, PregelTask, bool]] = []
         for task in superstep.plan(program, board, scope):
             by, entry = _entry_of(task, entries)
@@ -297,7 +306,7 @@ class StateReader:
             interrupts=tuple([question for shown in tasks for question in shown.interrupts]),
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
             spent=read_amounts(state.spent) if followed else _spent_so_far(state, entries),
-            unknown=unknown_values(program, state, self._codec, restored.converted),
+            unknown=unknown_values(program, restored.state, self._codec, restored.converted),
             changed=(*of_version(self._program, version_in(row.metadata, taken), row.ns), *changed),
         )
         return view, planned

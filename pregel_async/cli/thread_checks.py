@@ -1,13 +1,14 @@
-"""Group the checks of threads by what does not fit, and print them: `threads check`."""
+"""Print the checks of threads, grouped by what does not fit, and migrations: `threads check` and `threads migrate`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 
-from ..types import Mismatch, ThreadCheck
+from ..types import Mismatch, ThreadCheck, ThreadMigration
 from .formatting import escape, format_columns, plural, print_json
 
 EXAMPLES = 2
@@ -53,11 +54,15 @@ class Report:
             self.threads += 1
             self.loaded += check.loads
             self.migrated += check.loads and check.migrated
-            if check.damage:
-                self._add(("damage", "it cannot be read", check.damage, "all"), None, check.thread_id)
-            keys = {(each.kind, each.reason, each.advice, each.blocks): each for each in check.mismatches}
-            for key, each in keys.items():
-                self._add(key, each, check.thread_id)
+            self.add(check)
+
+    def add(self, check: ThreadCheck) -> None:
+        """Add the reasons of a thread to the rows."""
+        if check.damage:
+            self._add(("damage", "it cannot be read", check.damage, "all"), None, check.thread_id)
+        keys = {(each.kind, each.reason, each.advice, each.blocks): each for each in check.mismatches}
+        for key, each in keys.items():
+            self._add(key, each, check.thread_id)
 
     def _add(self, key: RowKey, mismatch: Mismatch | None, thread_id: str) -> None:
         row = self._rows.setdefault(key, _Row(mismatch))
@@ -71,7 +76,6 @@ class Report:
         Args:
             as_json: print a JSON document, which names all threads that do not load.
         """
-        rows = sorted(self._rows.items(), key=lambda each: (each[0][3] == "nothing", -each[1].count, each[0]))
         if as_json:
             print_json(
                 {
@@ -79,7 +83,7 @@ class Report:
                     "load": self.loaded,
                     "migrated": self.migrated,
                     "do_not_load": self.refused,
-                    "mismatches": [_fields(key, row) for key, row in rows],
+                    "mismatches": self.rows_as_json(),
                 },
                 indent=2,
             )
@@ -87,8 +91,69 @@ class Report:
         by = f", {self.migrated} of them by a migration" if self.migrated else ""
         not_loaded = f", {self.refused} do not" if self.refused else ""
         print(f"{plural(self.threads, 'thread')}: {self.loaded} load{by}{not_loaded}")
-        if rows:
-            print("\n".join(format_columns(("threads", "reason", "which", "advice"), [_cells(*each) for each in rows])))
+        self.print_rows()
+
+    def rows_as_json(self) -> list[dict[str, Any]]:
+        """Return the rows with the ids of all threads that do not load."""
+        return [_fields(key, row) for key, row in self._sorted()]
+
+    def print_rows(self) -> None:
+        """Print the rows as a table, if there are any."""
+        cells = [_cells(key, row) for key, row in self._sorted()]
+        if cells:
+            print("\n".join(format_columns(("threads", "reason", "which", "advice"), cells)))
+
+    def _sorted(self) -> list[tuple[RowKey, _Row]]:
+        return sorted(self._rows.items(), key=lambda each: (each[0][3] == "nothing", -each[1].count, each[0]))
+
+
+class MigrationReport:
+    """What was done with all threads.
+
+    Args:
+        dry_run: nothing was stored.
+    """
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self._dry_run = dry_run
+        self._ids: dict[str, list[str]] = {"migrated": [], "unchanged": [], "refused": [], "busy": []}
+        self._reasons = Report()
+
+    @property
+    def is_incomplete(self) -> bool:
+        """True if threads were refused, or were busy."""
+        return bool(self._ids["refused"] or self._ids["busy"])
+
+    async def read(self, migrations: AsyncIterator[ThreadMigration]) -> None:
+        """Take all migrations.
+
+        Args:
+            migrations: what `Graph.amigrate_threads` returned.
+        """
+        async for each in migrations:
+            self._ids[each.status].append(each.thread_id)
+            if each.status == "refused":
+                self._reasons.add(each.check)
+
+    def print(self, *, as_json: bool) -> None:
+        """Print how many threads are migrated, and why others are not.
+
+        Args:
+            as_json: print a JSON document, with the ids of all threads but the unchanged ones.
+        """
+        found = {status: len(ids) for status, ids in self._ids.items()}
+        if as_json:
+            ids = {f"{status}_ids": ids for status, ids in self._ids.items() if status != "unchanged"}
+            counts = {"dry_run": self._dry_run, "threads": sum(found.values()), **found}
+            print_json({**counts, **ids, "mismatches": self._reasons.rows_as_json()}, indent=2)
+            return
+        done = f"{found['migrated']} {'would be ' if self._dry_run else ''}migrated, {found['unchanged']} unchanged"
+        refused = f", {found['refused']} not loaded" if found["refused"] else ""
+        busy = f", {found['busy']} busy" if found["busy"] else ""
+        print(f"{plural(sum(found.values()), 'thread')}: {done}{refused}{busy}")
+        self._reasons.print_rows()
+        if found["busy"]:
+            print(f"passed over, as a run owns them: {', '.join(map(escape, self._ids['busy']))}", file=sys.stderr)
 
 
 def _fields(key: RowKey, row: _Row) -> dict[str, Any]:

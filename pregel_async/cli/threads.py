@@ -1,4 +1,4 @@
-"""The commands `threads ...`: list, show, check, copy, prune, erase, export and import stored threads."""
+"""The commands `threads ...`: list, show, check, migrate, copy, prune, erase, export and import stored threads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .json_options import parse_pairs
 from .langgraph_import import LangGraphImport, load_for_langgraph, print_reports
 from .show_state import print_checkpoint, print_differences
 from .target import UsageError, attach, load
-from .thread_checks import Report
+from .thread_checks import MigrationReport, Report
 
 threads = typer.Typer(help="Look after stored threads.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -184,6 +184,43 @@ def check(
         _database(db, postgres, schema, service).run(read)
         report.print(as_json=as_json)
         if report.refused:
+            raise typer.Exit(1)
+
+
+@threads.command()
+def migrate(
+    graph: Annotated[str, typer.Argument(metavar="MODULE:GRAPH", help="The graph, with the rules to apply.")],
+    db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
+    service: ServiceOption = None,
+    filters: FilterOption = None,
+    open_only: Annotated[bool, typer.Option("--open", help="Only threads with pending tasks.")] = False,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", metavar="N", help="Only threads that this version of the graph has stored."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only report what would be stored.")] = False,
+    as_json: JsonOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Store what the rules that the graph declares make of threads, so that these rules can be removed from its code.
+
+    Each thread is one transaction; running the command again continues where it stopped, and stores nothing twice.
+    Threads that do not load, and threads that a run owns, stay as they are. The exit code is 1 if there are any.
+    """
+    with report_errors(full=traceback):
+        wanted, target, report = parse_pairs(filters, "--filter") or None, load(graph), MigrationReport(dry_run=dry_run)
+
+        async def work(saver: BaseCheckpointSaver) -> None:
+            found = attach(target, saver).amigrate_threads(
+                saver, dry_run=dry_run, open=open_only, of_version=version, filter=wanted
+            )
+            await report.read(found)
+
+        _database(db, postgres, schema, service).run(work)
+        report.print(as_json=as_json)
+        if report.is_incomplete:
             raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""`pregel-async threads check`: which threads the graph's code loads."""
+"""`pregel-async threads check` and `migrate`: which threads the graph's code loads, and what its rules make of them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def ask(state):
 
 old = StateGraph(Old).add_node("ask", ask).add_edge(START, "ask")
 new = StateGraph(New).add_node("sign_off", ask).add_edge(START, "sign_off")
+removing = StateGraph(New).add_node("ask", ask).add_edge(START, "ask").compile(removed=("colour",))
 fitting = StateGraph(New).add_node("sign_off", ask, was="ask").add_edge(START, "sign_off")
 """
 
@@ -85,6 +86,26 @@ def test_json_names_all_threads(call: Any) -> None:
     assert call("threads", "check", "graphs.py:new", "--version", "2").out == "0 threads: 0 load\n"
     refused = call("threads", "list", "--filter", "__version__=2")
     assert refused.code == 2 and "threads check --open --version" in refused.err
+
+
+@pytest.mark.usefixtures("graphs")
+def test_threads_are_migrated(call: Any) -> None:
+    """P15: what the rules make is stored once. The exit code is 1 if a thread does not load; a dry run stores nothing."""
+    run(call, "idle", "open-1", "open-2")
+    for dry, out in (
+        (("--dry-run",), "3 threads: 3 would be migrated, 0 unchanged\n"),
+        (("--open",), "2 threads: 2 migrated, 0 unchanged\n"),
+        ((), "3 threads: 1 migrated, 2 unchanged\n"),
+        ((), "3 threads: 0 migrated, 3 unchanged\n"),
+    ):
+        ended = call("threads", "migrate", "graphs.py:removing", *dry)
+        assert (ended.code, ended.out, ended.err) == (0, out, "")
+    ended = call("threads", "migrate", "graphs.py:new", "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["threads"], found["unchanged"], found["refused_ids"]) == (1, 3, 1, ["open-1", "open-2"])
+    assert [each["kind"] for each in found["mismatches"]] == ["node"]
+    ended = call("threads", "migrate", "graphs.py:new")
+    assert ended.out.splitlines()[0] == "3 threads: 0 migrated, 1 unchanged, 2 not loaded"
 
 
 @pytest.mark.usefixtures("graphs")
