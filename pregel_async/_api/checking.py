@@ -32,7 +32,7 @@ from checkpoint_savers.saver_port import PAGE
 from .._checks.options import CheckOptions
 from .._core.program import NO_UPGRADES, Program, is_state_key
 from .._core.task import Task
-from .._runtime.persistence.mismatches import is_unknown, of_unknown
+from .._runtime.persistence.mismatches import is_unknown, of_rule, of_unknown
 from .._runtime.persistence.namespaces import NO_TASK, graphs_on, made_on, namespace_of
 from .._runtime.persistence.restore import restore
 from .._runtime.persistence.upgrading import Place, renamed_record
@@ -421,9 +421,7 @@ def _that_store(graphs: Any) -> list[HasDefinition]:
 
 def _of_error(error: MigrationError | StoredTypeChangedError | UnknownTypeError, ns: str) -> Mismatch:
     if isinstance(error, MigrationError):
-        reason = f"{error.rule} raised {type(error.__cause__).__name__}: {error.__cause__}"
-        advice = "correct the rule's function"
-        return Mismatch(kind="key", name=error.rule, namespace=ns, reason=reason, advice=advice, blocks="all")
+        return of_rule(error, ns)
     if isinstance(error, StoredTypeChangedError):
         reason, advice = f"a stored object of type {error.tag!r} {error.reason}", error.advice
     else:

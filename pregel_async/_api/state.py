@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from msgspec import structs
 
@@ -32,7 +32,7 @@ from checkpoint_savers.records import (
 
 from .._core import superstep
 from .._core.board import Board
-from .._core.program import NO_UPGRADES, Program, Write
+from .._core.program import NO_UPGRADES, Program, Upgrades, Write
 from .._core.task import PUSH, Task
 from .._runtime.persistence.mismatches import (
     earlier_writes,
@@ -40,6 +40,7 @@ from .._runtime.persistence.mismatches import (
     keys_of_update,
     of_input,
     of_records,
+    of_rule,
     of_version,
     version_in,
     without_keys,
@@ -58,8 +59,11 @@ from .._runtime.persistence.restore import restore, unknown_values
 from .._runtime.persistence.spending import Amounts, read_amounts, total_of
 from .._runtime.persistence.spending_counter import inside_of
 from .._runtime.streaming.modes.updates import as_update
-from ..errors import CheckpointNotFoundError
+from ..errors import CheckpointNotFoundError, MigrationError
 from ..types import PregelTask, RunnableConfig, StateSnapshot, StateView, TaskFailure
+
+AS_STORED: Final = Upgrades(unknown_stored="ignore")
+"""No rules, and no warnings of unknown keys."""
 
 StoredCheckpoint = tuple[ChainReader, CheckpointRow]
 """A stored checkpoint: the reader that can restore its state, and its row."""
@@ -223,10 +227,11 @@ class StateReader:
             state = reader.state(parent.checkpoint_id)
         except CorruptCheckpointError:  # a snapshot is read without all of the rows before it
             return None
-        version = parent.metadata.get(VERSION, 1)
-        board = restore(
-            self._program, state, parent.step, self._codec, thread_id=reader.thread_id, version=version
-        ).board
+        version, read = parent.metadata.get(VERSION, 1), partial(restore, thread_id=reader.thread_id)
+        try:
+            board = read(self._program, state, parent.step, self._codec, version=version).board
+        except MigrationError:
+            board = read(self._without_rules()._program, state, parent.step, self._codec).board
         values = board.show(self._program.shown)
         return self._complete(values) if self._complete is not None and values else values
 
@@ -246,8 +251,23 @@ class StateReader:
             children: the checkpoints that close this superstep.
 
         Returns:
-            The view; and each planned task, as shown to users, with True if it has finished.
+            The view; and each planned task, as shown to users, with True if it has finished. If a declared rule raises
+            an exception, the view is that of the state as it is stored, with the failure in `changed`.
         """
+        try:
+            return self._view_with_tasks(stored, records, children)
+        except MigrationError as error:
+            view, planned = self._without_rules()._view_with_tasks(stored, records, children)
+            return structs.replace(view, changed=(of_rule(error, stored[1].ns), *view.changed)), planned
+
+    def _without_rules(self) -> StateReader:
+        """Return a reader that shows states as they are stored. It does not warn of keys."""
+        program = structs.replace(self._program, upgrades=AS_STORED)
+        return StateReader(program, self._saver, self._codec, self._inner)
+
+    def _view_with_tasks(
+        self, stored: StoredCheckpoint, records: Sequence[TaskRecord], children: Sequence[StoredCheckpoint]
+    ) -> tuple[StateView, list[tuple[Task, PregelTask, bool]]]:
         reader, row = stored
         thread_id, state = reader.thread_id, reader.state(row.checkpoint_id)
         entries = {record.task_id: read_record(record, thread_id) for record in records}

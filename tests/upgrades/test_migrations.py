@@ -221,15 +221,21 @@ async def test_damage_is_no_failure_of_a_migration() -> None:
     ],
 )
 async def test_a_migration_that_fails(saver: BaseCheckpointSaver, migration: Any, message: str) -> None:
-    """P15: a migration that raises, or returns what the graph cannot take, fails reads and runs; nothing is stored."""
+    """P15: a migration that raises, or returns what the graph cannot take, fails runs, and nothing is stored. Reads show
+    the state as it is stored, with the failure."""
     await one(saver).ainvoke({"net": 10, "tax": 2}, "t")
     new = three(saver, migrations={3: migration})
     ran.clear()
-    for call in (lambda: new.aget_state("t"), lambda: new.ainvoke(None, "t"), lambda: new.ainvoke({}, "t")):
+    for call in (lambda: new.ainvoke(None, "t"), lambda: new.ainvoke({}, "t")):
         with pytest.raises(MigrationError, match=message) as caught:
             await call()
         assert (caught.value.rule, caught.value.thread_id) == ("migrations[3]", "t") and caught.value.__cause__
     assert ran == [] and (await one(saver).aget_state("t")).values["net"] == 10
+    for state in [await new.aget_state("t"), *await states(new)]:
+        assert ("key", "migrations[3]", "all") in of(state)
+    state = await new.aget_state("t")
+    assert (state.values, state.unknown) == ({"lines": []}, {"net": 10, "tax": 2, "log": ["a"]})
+    assert (state.next, [task.name for task in state.tasks]) == (("b",), ["b"]) and state.interrupts
 
 
 class Numbers(TypedDict, total=False):

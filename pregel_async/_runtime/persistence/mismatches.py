@@ -23,7 +23,7 @@ from ...channels import MISSING, BaseChannel, LastValue
 from ...channels.overwrite import overwrite_value, unwrap_overwrite
 from ...channels.reduced import ReducedValue
 from ...channels.single import SingleValue
-from ...errors import GraphChangedError
+from ...errors import GraphChangedError, MigrationError
 from ...types import START, Mismatch
 
 
@@ -95,6 +95,13 @@ def of_input(board: Board, task: Task, ns: str) -> tuple[Mismatch, ...]:
             ]
         )
     return ()
+
+
+def of_rule(error: MigrationError, ns: str) -> Mismatch:
+    """Return the mismatch of a declared rule that raised an exception."""
+    reason = f"{error.rule} raised {type(error.__cause__).__name__}: {error.__cause__}"
+    advice = "correct the rule's function"
+    return Mismatch(kind="key", name=error.rule, namespace=ns, reason=reason, advice=advice, blocks="all")
 
 
 def of_unknown(name: str, ns: str, reason: str) -> Mismatch:
