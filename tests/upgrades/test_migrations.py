@@ -262,7 +262,9 @@ async def test_what_a_migration_makes_is_checked(saver: BaseCheckpointSaver) -> 
     await one(saver).ainvoke({"net": 10, "tax": 2}, "t")
     new = three(saver, migrations={3: lambda old: {"total": "ten", "net": REMOVED, "tax": REMOVED}})
     assert of(await new.aget_state("t")) == [("key", "total", "all")]
-    with pytest.raises(GraphChangedError, match="'total' gets a str from a migration, which does not fit int"):
+    with pytest.raises(
+        GraphChangedError, match="'total' gets a value of type str from a migration, which does not fit int"
+    ):
         await new.ainvoke(None, "t")
 
 

@@ -467,7 +467,18 @@ def _hold_one_value(channel: BaseChannel[Any, Any, Any], kind: str, *, is_conver
 
 
 def _other_kind(channel: BaseChannel[Any, Any, Any], name: str, kind: str) -> str:
-    return f"channel {name!r} was a {kind or None} and is a {kind_of(channel)}"
+    return f"channel {name!r} had {_in_words(kind)} and has {_in_words(kind_of(channel))}"
+
+
+def _in_words(kind: str) -> str:
+    """Return a kind as users write it: a key of a state has no reducer, or one, or is annotated with a channel."""
+    name, _, typ = kind.removesuffix(UNFIT).partition("[")
+    of_type = f" for {typ.removesuffix(']')}" if typ else ""
+    if name in ("", LastValue.kind):
+        return "no reducer"
+    if name == BinaryOperatorAggregate.kind:
+        return f"a reducer{of_type}"
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}{of_type}"
 
 
 def warn_of_unknown(program: Program, name: str, thread_id: str) -> None:
