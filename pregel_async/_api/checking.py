@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 from zlib import crc32
@@ -31,7 +31,7 @@ from checkpoint_savers.saver_port import PAGE
 
 from .._checks.options import CheckOptions
 from .._core.program import NO_UPGRADES, Program, is_state_key
-from .._core.task import Task
+from .._core.task import PATCH, Task
 from .._runtime.persistence.mismatches import is_unknown, of_rule, of_unknown
 from .._runtime.persistence.namespaces import NO_TASK, graphs_on, made_on, namespace_of
 from .._runtime.persistence.restore import restore
@@ -293,7 +293,7 @@ class _GraphChecker:
                 found.mismatches.update(dict.fromkeys(self._apply_rules(thread_id, chain, state, found)))
             view, tasks = self._reader.view_with_tasks((reader, row), chain.records, ())
         except (MigrationError, StoredTypeChangedError, UnknownTypeError) as error:
-            found.mismatches[_of_error(error, row.ns)] = None
+            found.mismatches[of_error(error, row.ns)] = None
             found.is_open = True
         else:
             changed = [each for each in view.changed if each.blocks != "resume" or not is_idle]
@@ -305,12 +305,24 @@ class _GraphChecker:
         found.mismatches.update(dict.fromkeys([_of_unknown(name, row.ns) for name in sorted(unknown)]))
         if any(task.node.identity in self._program.upgrades.aliases for task in planned):
             found.migrated = True
+        found.mismatches.update(dict.fromkeys(self._of_patches(thread_id, chain, planned)))
         by_node = self._graph.subgraph_index.by_node
         for task in planned:
             for graph in _that_store(by_node.get(task.node.name, ())):
                 await self._check_calls(graph, thread_id, task, chain, found)
         if not row.ns and self._graph.subgraph_index.stored:
             await self._check_kept(thread_id, state, found, row.checkpoint_id)
+
+    def _of_patches(self, thread_id: str, chain: Chain, planned: Sequence[Task]) -> list[Mismatch]:
+        """Return the `patched()` decisions of pending tasks that are False: these tasks need the code from before."""
+        entries = {record.task_id: read_record(record, thread_id) for record in chain.records if planned}
+        names = {each.name.removeprefix(f"{PATCH}:") for each in entries.values() if each.name.startswith(PATCH)}
+        found: list[Mismatch] = []
+        for name in sorted(names):
+            decided = [entries[id] for id in [task.id_of_patch(name) for task in planned] if id in entries]
+            if not all(self._codec.decode(data, channel=name) for each in decided for _, data in each.writes):
+                found.append(_of_patch(name, chain.rows[-1].ns))
+        return found
 
     def _apply_rules(self, thread_id: str, chain: Chain, state: EncodedState, found: Found) -> list[Mismatch]:
         """Apply the declared rules twice, and compare the bytes of what they make: rules must be pure."""
@@ -419,7 +431,8 @@ def _that_store(graphs: Any) -> list[HasDefinition]:
     return [graph for graph in graphs if graph._definition.checkpointer is not False]
 
 
-def _of_error(error: MigrationError | StoredTypeChangedError | UnknownTypeError, ns: str) -> Mismatch:
+def of_error(error: MigrationError | StoredTypeChangedError | UnknownTypeError, ns: str) -> Mismatch:
+    """Return the mismatch of an error with which reading ended, in a thread or in a store."""
     if isinstance(error, MigrationError):
         return of_rule(error, ns)
     if isinstance(error, StoredTypeChangedError):
@@ -438,6 +451,12 @@ def _of_impure(name: str, ns: str) -> Mismatch:
 
 def _of_unknown(name: str, ns: str) -> Mismatch:
     return structs.replace(of_unknown(name, ns, f"key {name!r} is stored and unknown"), blocks="nothing")
+
+
+def _of_patch(name: str, ns: str) -> Mismatch:
+    reason = f"patched({name!r}) is False for a pending task"
+    advice = f"leave patched({name!r}) and the earlier calls in the code until no thread is listed here"
+    return Mismatch(kind="calls", name=name, namespace=ns, reason=reason, advice=advice, blocks="nothing")
 
 
 def _of_kept(ns: str) -> Mismatch:

@@ -8,8 +8,17 @@ from typing import Any
 
 import msgspec
 
+from checkpoint_savers import SqliteStore
+from checkpoint_savers.errors import SaverClosedError, StoredTypeChangedError, UnknownTypeError
+from checkpoint_savers.stores.abc import BaseStore
+
+from .._api.checking import of_error
 from ..types import Mismatch, ThreadCheck, ThreadMigration
+from .database import database_exists
 from .formatting import escape, format_columns, plural, print_json
+
+MOST_ITEMS = 10_000
+"""How many items of a store are reported, at most."""
 
 EXAMPLES = 2
 """How many threads are named in a row of the table."""
@@ -26,18 +35,58 @@ class _Row(msgspec.Struct):
     thread_ids: list[str] = []
 
 
+class Rows:
+    """Threads, or items of a store, grouped by what does not fit.
+
+    Attributes:
+        threads: the number of threads, or of items.
+    """
+
+    def __init__(self, noun: str) -> None:
+        self.threads = 0
+        self._noun = noun
+        self._rows: dict[RowKey, _Row] = {}
+
+    def add(self, mismatch: Mismatch, which: str) -> None:
+        """Add a reason of a thread or of an item to the rows."""
+        key = (mismatch.kind, mismatch.reason, mismatch.advice, mismatch.blocks)
+        self.add_row(key, mismatch, which)
+
+    def add_row(self, key: RowKey, mismatch: Mismatch | None, which: str) -> None:
+        """Add a thread or an item to the row of a reason."""
+        row = self._rows.setdefault(key, _Row(mismatch))
+        row.count += 1
+        if key[3] != "nothing":
+            row.thread_ids.append(which)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return the rows with the ids of all threads that do not load."""
+        return [_fields(key, row) for key, row in self._sorted()]
+
+    def print(self) -> None:
+        """Print the rows as a table, if there are any."""
+        cells = [_cells(key, row) for key, row in self._sorted()]
+        if cells:
+            print("\n".join(format_columns((self._noun, "reason", "which", "advice"), cells)))
+
+    def _sorted(self) -> list[tuple[RowKey, _Row]]:
+        return sorted(self._rows.items(), key=lambda each: (each[0][3] == "nothing", -each[1].count, each[0]))
+
+
 class Report:
-    """What was found in all threads.
+    """What was found in all threads, and in the graph's store.
 
     Attributes:
         threads: the number of threads.
         loaded: the number of those that load.
         migrated: the number of those that load and that a declared rule changes.
+        store: the items of the store that cannot be read.
     """
 
     def __init__(self) -> None:
         self.threads = self.loaded = self.migrated = 0
-        self._rows: dict[RowKey, _Row] = {}
+        self._rows = Rows("threads")
+        self.store = Rows("items")
 
     @property
     def refused(self) -> int:
@@ -59,16 +108,30 @@ class Report:
     def add(self, check: ThreadCheck) -> None:
         """Add the reasons of a thread to the rows."""
         if check.damage:
-            self._add(("damage", "it cannot be read", check.damage, "all"), None, check.thread_id)
-        keys = {(each.kind, each.reason, each.advice, each.blocks): each for each in check.mismatches}
-        for key, each in keys.items():
-            self._add(key, each, check.thread_id)
+            self._rows.add_row(("damage", "it cannot be read", check.damage, "all"), None, check.thread_id)
+        for each in {(each.kind, each.reason, each.advice, each.blocks): each for each in check.mismatches}.values():
+            self._rows.add(each, check.thread_id)
 
-    def _add(self, key: RowKey, mismatch: Mismatch | None, thread_id: str) -> None:
-        row = self._rows.setdefault(key, _Row(mismatch))
-        row.count += 1
-        if key[3] != "nothing":
-            row.thread_ids.append(thread_id)
+    async def read_store(self, store: Any) -> None:
+        """Check the items of a store.
+
+        Args:
+            store: the graph's store, open or not; None for none. One of another package is not checked, and a missing
+                SQLite file is not created.
+        """
+        if not isinstance(store, BaseStore) or (isinstance(store, SqliteStore) and not database_exists(store.path)):
+            return
+        try:
+            async with store:
+                errors = await store.acheck(limit=MOST_ITEMS)
+        except SaverClosedError:  # the module has opened it
+            errors = await store.acheck(limit=MOST_ITEMS)
+        for error in errors:
+            self.store.threads += 1
+            if isinstance(error, (StoredTypeChangedError, UnknownTypeError)):
+                self.store.add(of_error(error, ""), error.where)
+            else:
+                self.store.add_row(("damage", "it cannot be read", str(error), "all"), None, "")
 
     def print(self, *, as_json: bool) -> None:
         """Print the number of threads, and a row for each reason: what blocks threads first, the most frequent first.
@@ -84,6 +147,7 @@ class Report:
                     "migrated": self.migrated,
                     "do_not_load": self.refused,
                     "mismatches": self.rows_as_json(),
+                    "store": {"do_not_load": self.store.threads, "mismatches": self.store.as_json()},
                 },
                 indent=2,
             )
@@ -92,19 +156,17 @@ class Report:
         not_loaded = f", {self.refused} do not" if self.refused else ""
         print(f"{plural(self.threads, 'thread')}: {self.loaded} load{by}{not_loaded}")
         self.print_rows()
+        if self.store.threads:
+            print(f"store: {plural(self.store.threads, 'item')} cannot be read")
+            self.store.print()
 
     def rows_as_json(self) -> list[dict[str, Any]]:
-        """Return the rows with the ids of all threads that do not load."""
-        return [_fields(key, row) for key, row in self._sorted()]
+        """Return the rows of threads, with the ids of all threads that do not load."""
+        return self._rows.as_json()
 
     def print_rows(self) -> None:
-        """Print the rows as a table, if there are any."""
-        cells = [_cells(key, row) for key, row in self._sorted()]
-        if cells:
-            print("\n".join(format_columns(("threads", "reason", "which", "advice"), cells)))
-
-    def _sorted(self) -> list[tuple[RowKey, _Row]]:
-        return sorted(self._rows.items(), key=lambda each: (each[0][3] == "nothing", -each[1].count, each[0]))
+        """Print the rows of threads as a table, if there are any."""
+        self._rows.print()
 
 
 class MigrationReport:

@@ -169,8 +169,9 @@ def check(
 ) -> None:
     """Check before a deployment which threads the graph's code loads, and why it does not load the others.
 
-    Threads that do not fit for the same reason are in one row, with the declaration that makes them fit. Nothing is
-    changed, and no node runs. The exit code is 1 if a thread does not load.
+    Threads that do not fit for the same reason are in one row, with the declaration that makes them fit. The items of
+    the graph's store are read too. Nothing is changed, and no node runs. The exit code is 1 if a thread does not load,
+    or an item cannot be read.
     """
     with report_errors(full=traceback):
         wanted, target, report = parse_pairs(filters, "--filter") or None, load(graph), Report()
@@ -180,10 +181,11 @@ def check(
                 saver, open=open_only, of_version=version, sample=sample, branches=branches, filter=wanted
             )
             await report.read(found)
+            await report.read_store(attach(target, saver).store)
 
         _database(db, postgres, schema, service).run(read)
         report.print(as_json=as_json)
-        if report.refused:
+        if report.refused or report.store.threads:
             raise typer.Exit(1)
 
 

@@ -189,7 +189,9 @@ async def test_a_recorded_write_of_another_type(saver: BaseCheckpointSaver) -> N
     await failed(fan(Count, saver, a={"n": 12}), "b", given={})
     undeclared = fan(Undeclared, saver)
     assert of(await undeclared.aget_state("t")) == [("key", "n", "resume")]
-    with pytest.raises(GraphChangedError, match=r"'a' has finished and has written a value of type int to key 'n'.*Retyped"):
+    with pytest.raises(
+        GraphChangedError, match=r"'a' has finished and has written a value of type int to key 'n'.*Retyped"
+    ):
         await undeclared.ainvoke(None, "t")
     assert ran == []
     assert (await fan(Digits, saver).ainvoke(None, "t"))["n"] == [1, 2]
