@@ -331,6 +331,8 @@ class GraphVersionError(GraphChangedError):
 class MigrationError(PregelError):
     """A declared rule that converts stored values raised an exception, which is the cause. Nothing was stored.
 
+    Reads do not raise it: `aget_state` and the history show the state as it is stored, with the failure in `changed`.
+
     Attributes:
         rule: the rule: `migrations[3]`, or `Retyped` with its key.
         graph: the graph's name.

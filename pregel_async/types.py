@@ -78,6 +78,7 @@ __all__ = [
     "StreamWriter",
     "TaskId",
     "ThreadCheck",
+    "ThreadMigration",
     "TimeoutPolicy",
     "UnknownStored",
     "default_retry_on",
@@ -477,6 +478,24 @@ class ThreadCheck(msgspec.Struct, frozen=True, kw_only=True):
     def loads(self) -> bool:
         """True if the graph continues the thread from where it is."""
         return not self.damage and all(each.blocks == "nothing" for each in self.mismatches)
+
+
+class ThreadMigration(msgspec.Struct, frozen=True, kw_only=True):
+    """What `amigrate_threads` has done with a thread.
+
+    Attributes:
+        check: how the thread fitted the graph's code before.
+        status: "migrated": what the declared rules make is stored, or would be without `dry_run`. "unchanged": there
+            is nothing to store. "refused": the graph does not load the thread. "busy": another run owns the thread.
+    """
+
+    check: ThreadCheck
+    status: Literal["migrated", "unchanged", "refused", "busy"]
+
+    @property
+    def thread_id(self) -> str:
+        """The thread's id."""
+        return self.check.thread_id
 
 
 class StateView(msgspec.Struct, frozen=True, kw_only=True):

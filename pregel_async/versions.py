@@ -29,14 +29,15 @@ from ._api.checking import check_threads
 from ._api.compiled import Graph
 from ._api.definition import Definition
 from ._api.drawing import Drawing
+from ._api.migrating import migrate_threads
 from ._api.state import StateReader
 from ._api.stored_types import with_runtime_types
 from ._checks.config import address_of, merge_configs
-from ._checks.options import CheckOptions, UpdateOptions
+from ._checks.options import CheckOptions, MigrateOptions, UpdateOptions
 from ._runtime.persistence.mismatches import of_version, version_in
 from ._runtime.streaming.stream import GraphStream
 from .errors import GraphValidationError, GraphVersionError
-from .types import Config, Mismatch, RunnableConfig, StateSnapshot, StateUpdate, ThreadCheck
+from .types import Config, Mismatch, RunnableConfig, StateSnapshot, StateUpdate, ThreadCheck, ThreadMigration
 
 __all__ = ["Pin", "Versions"]
 
@@ -226,6 +227,16 @@ class _VersionVerbs:
             return self._bound(bound, self._version_for(bound, thread_id, head))._definition
 
         return check_threads(bound, None, options, choose)
+
+    def migrate(
+        self, whole: Definition, saver: BaseCheckpointSaver | None, options: MigrateOptions
+    ) -> AsyncIterator[ThreadMigration]:
+        bound = whole if saver is None else whole.with_checkpointer(saver)
+
+        def choose(thread_id: str, head: Chain) -> Definition:
+            return self._bound(bound, self._version_for(bound, thread_id, head))._definition
+
+        return migrate_threads(bound, None, options, choose)
 
 
 def _with_version(version: int, graph: Graph[Any, Any]) -> Graph[Any, Any]:

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 from zlib import crc32
 
 import anyio
+import msgspec
 from msgspec import structs
 
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -25,14 +26,14 @@ from checkpoint_savers.errors import (
     UnknownTypeError,
     UnsupportedFormatError,
 )
-from checkpoint_savers.records import GIVEN, VERSION, Chain, CheckpointId
+from checkpoint_savers.records import CALLER, GIVEN, VERSION, Chain, CheckpointId
 from checkpoint_savers.saver_port import PAGE
 
 from .._checks.options import CheckOptions
-from .._core.program import NO_UPGRADES, is_state_key
-from .._core.task import Task
-from .._runtime.persistence.mismatches import is_unknown, of_unknown
-from .._runtime.persistence.namespaces import NO_TASK, made_on, namespace_of
+from .._core.program import NO_UPGRADES, Program, is_state_key
+from .._core.task import PATCH, Task
+from .._runtime.persistence.mismatches import is_unknown, of_rule, of_unknown
+from .._runtime.persistence.namespaces import NO_TASK, graphs_on, made_on, namespace_of
 from .._runtime.persistence.restore import restore
 from .._runtime.persistence.upgrading import Place, renamed_record
 from ..channels import MISSING
@@ -52,27 +53,44 @@ async def check_threads(
     choose: Callable[[str, Chain], Definition] | None = None,
 ) -> AsyncGenerator[ThreadCheck, None]:
     """See `Graph.acheck_threads`. `choose` returns the graph of a thread by its head; None for the same one for all."""
+    async with aclosing(find_in_threads(checkers_of(graph, saver, choose), given)) as found:
+        async for thread_id, each in found:
+            yield each.check(thread_id)
+
+
+def checkers_of(
+    graph: Definition, saver: BaseCheckpointSaver | None, choose: Callable[[str, Chain], Definition] | None
+) -> Checkers:
+    """Return the checkers of the threads of a saver, by default the graph's own. Raises `ConfigError`."""
     if saver is not None:
         graph = graph.with_checkpointer(saver)
     saver = graph.saver
     if saver is None:
         raise ConfigError("the graph has no checkpointer: pass the saver whose threads are to be checked")
+    return Checkers(saver, lambda thread_id, head: graph if choose is None else choose(thread_id, head))
+
+
+async def find_in_threads(checkers: Checkers, given: CheckOptions) -> AsyncGenerator[tuple[str, Found], None]:
+    """Yield the ids of threads, sorted, and what was found in them; see `Graph.acheck_threads`."""
+    saver = checkers.saver
     sample: object = given.get("sample")
     if sample is not None and (not isinstance(sample, int) or isinstance(sample, bool) or sample < 1):
         raise ConfigError(f"sample is the number of threads to check, from 1 on, or None, not {sample!r}")
     filter, version = given.get("filter"), given.get("of_version")
     if filter is not None and VERSION in filter:
         raise ConfigError(f"a thread's metadata has no {VERSION}, only its checkpoints' has: pass of_version= instead")
-    checkers = _Checkers(saver, lambda thread_id, head: graph if choose is None else choose(thread_id, head))
-    async with aclosing(_thread_ids(saver, given.get("sample"), filter)) as thread_ids:
-        async for some in _in_groups(thread_ids):
+    async with (
+        aclosing(_thread_ids(saver, given.get("sample"), filter)) as thread_ids,
+        aclosing(_in_groups(thread_ids)) as groups,
+    ):
+        async for some in groups:
             heads = await _read_heads(saver, some)
             for thread_id in some:
                 if version not in (None, _version_of(heads[thread_id], version)):
                     continue
-                found = await _check_thread(checkers, thread_id, heads[thread_id], branches=bool(given.get("branches")))
+                found = await check_found(checkers, thread_id, heads[thread_id], branches=bool(given.get("branches")))
                 if found is not None and (found.is_open or not given.get("open")):
-                    yield found.check(thread_id)
+                    yield thread_id, found
 
 
 def _version_of(head: Chain | Exception | None, unreadable: int | None) -> int | None:
@@ -128,12 +146,30 @@ async def _thread_ids(
         yield thread_id
 
 
-class _Found:
+class FoundState(msgspec.Struct, frozen=True):
+    """A stored state that was found in a thread.
+
+    Attributes:
+        program: the graph that continues it.
+        codec: the codec of the graph's values.
+        chain: the checkpoint's rows and records.
+        ns: the present name of the graph's namespace: another one than it is stored under if a node that runs a kept
+            graph was renamed.
+    """
+
+    program: Program
+    codec: Codec
+    chain: Chain
+    ns: str
+
+
+class Found:
     """What was found in one thread so far.
 
     Attributes:
         version: the version of the root graph that stored the head.
         is_open: tasks are pending, or could not be looked at.
+        states: the states that the next call may load: the root graph's first, then those of subgraphs.
         migrated: a declared rule is applied.
         mismatches: what does not fit, once each, in the order in which it was found.
         damage: the message of the error with which reading ended; empty for none.
@@ -142,6 +178,7 @@ class _Found:
     def __init__(self) -> None:
         self.version = 0
         self.is_open = False
+        self.states: list[FoundState] = []
         self.migrated = False
         self.mismatches: dict[Mismatch, None] = {}
         self.damage = ""
@@ -156,7 +193,7 @@ class _Found:
         )
 
 
-class _Checkers:
+class Checkers:
     """The checkers of the graphs that are chosen."""
 
     def __init__(self, saver: BaseCheckpointSaver, choose: Callable[[str, Chain], Definition]) -> None:
@@ -173,13 +210,13 @@ class _Checkers:
         return self._known[id(graph)]
 
 
-async def _check_thread(
-    checkers: _Checkers, thread_id: str, head: Chain | Exception | None, *, branches: bool
-) -> _Found | None:
+async def check_found(
+    checkers: Checkers, thread_id: str, head: Chain | Exception | None, *, branches: bool = False
+) -> Found | None:
     """Check a thread at its head, or at the tips of all its branches. Returns None if the thread has gone meanwhile."""
     if head is None:
         return None
-    found = _Found()
+    found = Found()
     try:
         if isinstance(head, Exception):
             raise head
@@ -232,7 +269,9 @@ class _GraphChecker:
         self._reader = StateReader(self._program, saver, codec, {})
         self._inner: dict[int, _GraphChecker] = {}  # made when they are needed: a graph may run itself
 
-    async def check(self, thread_id: str, chain: Chain, found: _Found, *, is_idle: bool = False) -> None:
+    async def check(
+        self, thread_id: str, chain: Chain, found: Found, *, is_idle: bool = False, present: str | None = None
+    ) -> None:
         """Check the state at the last checkpoint of a chain.
 
         Args:
@@ -240,8 +279,10 @@ class _GraphChecker:
             chain: the checkpoint's rows and records.
             found: takes what is found.
             is_idle: the next call of the graph has a new input, which discards what is pending.
+            present: the present name of the namespace, if a node was renamed.
         """
         row = chain.rows[-1]
+        found.states.append(FoundState(self._program, self._codec, chain, row.ns if present is None else present))
         reader = ChainReader(thread_id, row.ns, chain.rows)
         state = reader.state(row.checkpoint_id)
         unknown = {name for name in state.values if is_unknown(self._program, name)}
@@ -252,7 +293,7 @@ class _GraphChecker:
                 found.mismatches.update(dict.fromkeys(self._apply_rules(thread_id, chain, state, found)))
             view, tasks = self._reader.view_with_tasks((reader, row), chain.records, ())
         except (MigrationError, StoredTypeChangedError, UnknownTypeError) as error:
-            found.mismatches[_of_error(error, row.ns)] = None
+            found.mismatches[of_error(error, row.ns)] = None
             found.is_open = True
         else:
             changed = [each for each in view.changed if each.blocks != "resume" or not is_idle]
@@ -264,18 +305,31 @@ class _GraphChecker:
         found.mismatches.update(dict.fromkeys([_of_unknown(name, row.ns) for name in sorted(unknown)]))
         if any(task.node.identity in self._program.upgrades.aliases for task in planned):
             found.migrated = True
+        found.mismatches.update(dict.fromkeys(self._of_patches(thread_id, chain, planned)))
         by_node = self._graph.subgraph_index.by_node
         for task in planned:
             for graph in _that_store(by_node.get(task.node.name, ())):
                 await self._check_calls(graph, thread_id, task, chain, found)
-        if not row.ns and state.tips:
-            await self._check_kept(thread_id, state, found)
+        if not row.ns and self._graph.subgraph_index.stored:
+            await self._check_kept(thread_id, state, found, row.checkpoint_id)
 
-    def _apply_rules(self, thread_id: str, chain: Chain, state: EncodedState, found: _Found) -> list[Mismatch]:
+    def _of_patches(self, thread_id: str, chain: Chain, planned: Sequence[Task]) -> list[Mismatch]:
+        """Return the `patched()` decisions of pending tasks that are False: these tasks need the code from before."""
+        entries = {record.task_id: read_record(record, thread_id) for record in chain.records if planned}
+        names = {each.name.removeprefix(f"{PATCH}:") for each in entries.values() if each.name.startswith(PATCH)}
+        found: list[Mismatch] = []
+        for name in sorted(names):
+            decided = [entries[id] for id in [task.id_of_patch(name) for task in planned] if id in entries]
+            if not all(self._codec.decode(data, channel=name) for each in decided for _, data in each.writes):
+                found.append(_of_patch(name, chain.rows[-1].ns))
+        return found
+
+    def _apply_rules(self, thread_id: str, chain: Chain, state: EncodedState, found: Found) -> list[Mismatch]:
         """Apply the declared rules twice, and compare the bytes of what they make: rules must be pure."""
         program, codec, row = self._program, self._codec, chain.rows[-1]
         place = Place(program, thread_id, row.checkpoint_id)
         made: list[dict[tuple[str, str], bytes | None]] = []
+        entries = {record.task_id: read_record(record, thread_id) for record in chain.records}
         for _ in range(2):
             restored = restore(
                 program,
@@ -286,23 +340,24 @@ class _GraphChecker:
                 ns=row.ns,
                 at=row.checkpoint_id,
                 version=row.metadata.get(VERSION, 1),
+                results=entries,
             )
+            found.migrated = found.migrated or bool(restored.converted)
             results: dict[tuple[str, str], bytes | None] = {}
             for name in filter(is_state_key, restored.converted):
                 value = restored.board.stored_value(name)
                 results["", name] = None if value is MISSING else codec.encode(value, channel=name)
-            for record in chain.records:
-                result = read_record(record, thread_id)
+            for task_id, result in entries.items():
                 renamed = renamed_record(place, result, codec)
                 if renamed != result:
-                    results.update({(record.task_id, name): data for name, data in renamed.writes})
+                    results.update({(task_id, name): data for name, data in renamed.writes})
             made.append(results)
         first, second = made
         found.migrated = found.migrated or bool(first)
         changed = {key[1] for key in {*first, *second} if first.get(key) != second.get(key)}
         return [_of_impure(name, row.ns) for name in sorted(changed)]
 
-    async def _check_calls(self, graph: HasDefinition, thread_id: str, task: Task, chain: Chain, found: _Found) -> None:
+    async def _check_calls(self, graph: HasDefinition, thread_id: str, task: Task, chain: Chain, found: Found) -> None:
         """Check the states that a pending task's calls of a subgraph have left."""
         outer, number = chain.rows[-1], 0
         inner, called = self._checker_of(graph), graph._definition
@@ -319,19 +374,34 @@ class _GraphChecker:
                 await inner.check(thread_id, made, found)
             number += 1
 
-    async def _check_kept(self, thread_id: str, state: EncodedState, found: _Found) -> None:
-        """Check the states that subgraphs with `checkpointer=True` keep from call to call."""
-        for ns, tip in state.tips.items():
-            checker, present = self._checker_at(ns)
-            if present != ns and present in state.tips:
-                continue  # renamed, and called since: the state has moved
-            if checker is None:
-                found.mismatches[_of_kept(ns)] = None
-                continue
-            chain = await self.saver.read(thread_id, ns, CheckpointId(tip))
-            if chain is not None:
-                found.migrated = found.migrated or present != ns
-                await checker.check(thread_id, chain, found, is_idle=True)
+    async def _check_kept(self, thread_id: str, state: EncodedState, found: Found, at: CheckpointId) -> None:
+        """Check the states that subgraphs with `checkpointer=True` keep from call to call.
+
+        Args:
+            thread_id: the thread.
+            state: the root graph's state.
+            found: takes what is found.
+            at: the root graph's checkpoint.
+        """
+        # A resume continues with the states that the open superstep has left, and a new input with those before it.
+        moved = await graphs_on(self.saver, thread_id, at) if found.is_open else {}
+        later = {ns: header.checkpoint_id for ns, header in moved.items() if CALLER in header.metadata}
+        for tips in (state.tips, {**state.tips, **later}):
+            newest: dict[str, str] = {}
+            for ns in sorted(tips, key=tips.__getitem__):
+                newest[self._checker_at(ns)[1]] = ns  # of several names, the state that was written last counts
+            for present, ns in newest.items():
+                checker, _ = self._checker_at(ns)
+                if checker is None:
+                    found.mismatches[_of_kept(ns)] = None
+                    continue
+                known = {(each.chain.rows[-1].ns, each.chain.rows[-1].checkpoint_id) for each in found.states}
+                if (ns, tips[ns]) in known:
+                    continue
+                chain = await self.saver.read(thread_id, ns, CheckpointId(tips[ns]))
+                if chain is not None:
+                    found.migrated = found.migrated or present != ns
+                    await checker.check(thread_id, chain, found, is_idle=True, present=present)
 
     def _checker_at(self, ns: str) -> tuple[_GraphChecker | None, str]:
         """Return the checker of the graph that keeps its state in a namespace, and that namespace's present name."""
@@ -361,11 +431,10 @@ def _that_store(graphs: Any) -> list[HasDefinition]:
     return [graph for graph in graphs if graph._definition.checkpointer is not False]
 
 
-def _of_error(error: MigrationError | StoredTypeChangedError | UnknownTypeError, ns: str) -> Mismatch:
+def of_error(error: MigrationError | StoredTypeChangedError | UnknownTypeError, ns: str) -> Mismatch:
+    """Return the mismatch of an error with which reading ended, in a thread or in a store."""
     if isinstance(error, MigrationError):
-        reason = f"{error.rule} raised {type(error.__cause__).__name__}: {error.__cause__}"
-        advice = "correct the rule's function"
-        return Mismatch(kind="key", name=error.rule, namespace=ns, reason=reason, advice=advice, blocks="all")
+        return of_rule(error, ns)
     if isinstance(error, StoredTypeChangedError):
         reason, advice = f"a stored object of type {error.tag!r} {error.reason}", error.advice
     else:
@@ -382,6 +451,12 @@ def _of_impure(name: str, ns: str) -> Mismatch:
 
 def _of_unknown(name: str, ns: str) -> Mismatch:
     return structs.replace(of_unknown(name, ns, f"key {name!r} is stored and unknown"), blocks="nothing")
+
+
+def _of_patch(name: str, ns: str) -> Mismatch:
+    reason = f"patched({name!r}) is False for a pending task"
+    advice = f"leave patched({name!r}) and the earlier calls in the code until no thread is listed here"
+    return Mismatch(kind="calls", name=name, namespace=ns, reason=reason, advice=advice, blocks="nothing")
 
 
 def _of_kept(ns: str) -> Mismatch:

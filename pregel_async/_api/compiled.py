@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack, cast, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Unpack, cast, overload, runtime_checkable
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.codec import Codec
@@ -16,6 +16,7 @@ from .._checks.options import (
     CheckOptions,
     Configs,
     InvokeOptions,
+    MigrateOptions,
     OutputParts,
     OutputRecord,
     PlainOutput,
@@ -33,13 +34,22 @@ from ..channels import BaseChannel
 from ..errors import ConfigError
 from ..node import PregelNode, shown_node
 from ..parts import GraphOutput, StreamPart
-from ..types import Command, Config, RunnableConfig, StateSnapshot, StateUpdate, StreamMode, ThreadCheck
+from ..types import (
+    Command,
+    Config,
+    RunnableConfig,
+    StateSnapshot,
+    StateUpdate,
+    StreamMode,
+    ThreadCheck,
+    ThreadMigration,
+)
 from . import calls, threads
 from .attributes import GraphAttributes, Introspection, RunnableVerbs
 from .definition import Definition
 from .drawing import Drawing
 from .plugins import RUNNABLES, plugin
-from .sync_verbs import ContextT, InputT, OutputT, StateT, SyncVerbs
+from .sync_verbs import ContextT, InputT, OutputT, Saver, StateT, SyncVerbs
 
 __all__ = ["Graph", "PregelProtocol"]
 
@@ -95,6 +105,10 @@ class PregelProtocol(Protocol[StateT, ContextT, InputT, OutputT]):
     async def aupdate_state(
         self, config: Config, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig: ...
+
+
+NamedGraph: TypeAlias = "tuple[str, Graph[Any, Any]]"
+"""A node's name, with the names of the nodes around it, and the graph that the node runs."""
 
 
 class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, ContextT, InputT, OutputT]):
@@ -483,9 +497,7 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
         return await self._threads.update(self._definition, config, supersteps, options)
 
     @takes(CheckOptions)
-    def acheck_threads(
-        self, saver: BaseCheckpointSaver | None = None, **options: Unpack[CheckOptions]
-    ) -> AsyncIterator[ThreadCheck]:
+    def acheck_threads(self, saver: Saver = None, **options: Unpack[CheckOptions]) -> AsyncIterator[ThreadCheck]:
         """Check stored threads against the graph's code: which of them it loads, and why it does not load the others.
 
         Nothing is leased, changed or run. A thread is looked at as a call would load it: values, recorded results,
@@ -507,6 +519,34 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
             StorageError: (while reading) storage failed. Damaged threads are no error; see `ThreadCheck.damage`.
         """
         return self._threads.check(self._definition, saver, checked_options("acheck_threads", CheckOptions, options))
+
+    @takes(MigrateOptions)
+    def amigrate_threads(self, saver: Saver = None, **given: Unpack[MigrateOptions]) -> AsyncIterator[ThreadMigration]:
+        """Store what the declared rules make of stored threads, so that the rules can be removed from the code.
+
+        Each thread is migrated in one transaction, under its lease. An idle thread gets a checkpoint; an open one
+        keeps its pending tasks, questions, ids and recorded results. Threads that the graph does not load, and
+        threads that another run owns, stay as they are. Nothing is written if the rules change nothing.
+
+        Args:
+            saver: stores the threads; None for the graph's own checkpointer.
+            dry_run: True to store nothing, and acquire no lease.
+            open: True to migrate only threads with pending tasks.
+            of_version: migrate only threads whose head this version of the graph has stored; None for all.
+            filter: entries of the threads' metadata, all of which must be equal; None for all threads.
+
+        Returns:
+            An async iterator of what was done with each thread, in the order of the threads' ids. A thread is
+            migrated when it is reached: closing the iterator leaves the threads that follow as they are.
+
+        Raises:
+            ConfigError: (while reading) no saver, `__version__` in `filter`, or a kept state of a renamed node in a
+                saver that cannot store several namespaces in one transaction.
+            StorageError: (while reading) storage failed. The threads before are migrated, and the others are not.
+        """
+        return self._threads.migrate(
+            self._definition, saver, checked_options("amigrate_threads", MigrateOptions, given)
+        )
 
     async def aclear_cache(self, nodes: Sequence[str] | None = None) -> None:
         """Remove the cached results of nodes, so that the nodes run again.
@@ -584,9 +624,7 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
         """
         return self._definition.codecs.of_events(self._definition.codec)
 
-    def get_subgraphs(
-        self, *, namespace: str | None = None, recurse: bool = False
-    ) -> Iterator[tuple[str, Graph[Any, Any]]]:
+    def get_subgraphs(self, *, namespace: str | None = None, recurse: bool = False) -> Iterator[NamedGraph]:
         """Find the graphs that the nodes run: for each node the first that its code names and that stores its state.
 
         Args:
@@ -597,11 +635,9 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
             An iterator of `(path, graph)`. A path is the names of the nodes from the outside in, joined with "|".
         """
         found = self._definition.subgraph_index.walk(namespace, recurse=recurse)
-        return cast("Iterator[tuple[str, Graph[Any, Any]]]", found)
+        return cast("Iterator[NamedGraph]", found)
 
-    async def aget_subgraphs(
-        self, *, namespace: str | None = None, recurse: bool = False
-    ) -> AsyncIterator[tuple[str, Graph[Any, Any]]]:
+    async def aget_subgraphs(self, *, namespace: str | None = None, recurse: bool = False) -> AsyncIterator[NamedGraph]:
         """Find the graphs that the nodes run: `get_subgraphs` for code that iterates asynchronously.
 
         Args:

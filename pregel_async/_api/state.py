@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from msgspec import structs
 
@@ -32,7 +32,7 @@ from checkpoint_savers.records import (
 
 from .._core import superstep
 from .._core.board import Board
-from .._core.program import NO_UPGRADES, Program, Write, no_writes
+from .._core.program import NO_UPGRADES, Program, Upgrades, Write, no_writes
 from .._core.task import PUSH, Task
 from .._runtime.persistence.mismatches import (
     earlier_writes,
@@ -40,18 +40,30 @@ from .._runtime.persistence.mismatches import (
     keys_of_update,
     of_input,
     of_records,
+    of_rule,
     of_version,
     version_in,
     without_keys,
 )
 from .._runtime.persistence.namespaces import NO_TASK, config_of, ids_in, made_on, namespace_of, parents_of
-from .._runtime.persistence.records import AMENDED, SUPERSTEP, all_questions, amend_again, handler_of, open_questions
+from .._runtime.persistence.records import (
+    AMENDED,
+    OF_STATE,
+    SUPERSTEP,
+    all_questions,
+    amend_again,
+    handler_of,
+    open_questions,
+)
 from .._runtime.persistence.restore import restore, unknown_values
 from .._runtime.persistence.spending import Amounts, read_amounts, total_of
 from .._runtime.persistence.spending_counter import inside_of
 from .._runtime.streaming.modes.updates import as_update
-from ..errors import CheckpointNotFoundError
+from ..errors import CheckpointNotFoundError, MigrationError
 from ..types import PregelTask, RunnableConfig, StateSnapshot, StateView, TaskFailure
+
+AS_STORED: Final = Upgrades(unknown_stored="ignore")
+"""No rules, and no warnings of unknown keys."""
 
 StoredCheckpoint = tuple[ChainReader, CheckpointRow]
 """A stored checkpoint: the reader that can restore its state, and its row."""
@@ -215,10 +227,11 @@ class StateReader:
             state = reader.state(parent.checkpoint_id)
         except CorruptCheckpointError:  # a snapshot is read without all of the rows before it
             return None
-        version = parent.metadata.get(VERSION, 1)
-        board = restore(
-            self._program, state, parent.step, self._codec, thread_id=reader.thread_id, version=version
-        ).board
+        version, read = parent.metadata.get(VERSION, 1), partial(restore, thread_id=reader.thread_id)
+        try:
+            board = read(self._program, state, parent.step, self._codec, version=version).board
+        except MigrationError:
+            board = read(self._without_rules()._program, state, parent.step, self._codec).board
         values = board.show(self._program.shown)
         return self._complete(values) if self._complete is not None and values else values
 
@@ -238,8 +251,23 @@ class StateReader:
             children: the checkpoints that close this superstep.
 
         Returns:
-            The view; and each planned task, as shown to users, with True if it has finished.
+            The view; and each planned task, as shown to users, with True if it has finished. If a declared rule raises
+            an exception, the view is that of the state as it is stored, with the failure in `changed`.
         """
+        try:
+            return self._view_with_tasks(stored, records, children)
+        except MigrationError as error:
+            view, planned = self._without_rules()._view_with_tasks(stored, records, children)
+            return structs.replace(view, changed=(of_rule(error, stored[1].ns), *view.changed)), planned
+
+    def _without_rules(self) -> StateReader:
+        """Return a reader that shows states as they are stored. It does not warn of keys."""
+        program = structs.replace(self._program, upgrades=AS_STORED)
+        return StateReader(program, self._saver, self._codec, self._inner)
+
+    def _view_with_tasks(
+        self, stored: StoredCheckpoint, records: Sequence[TaskRecord], children: Sequence[StoredCheckpoint]
+    ) -> tuple[StateView, list[tuple[Task, PregelTask, bool]]]:
         reader, row = stored
         thread_id, state = reader.thread_id, reader.state(row.checkpoint_id)
         entries = {record.task_id: read_record(record, thread_id) for record in records}
@@ -247,7 +275,7 @@ class StateReader:
             entries = {id: self._renamed(each, stored) for id, each in entries.items()}
         followed = bool(children) or row.metadata.get(FOLLOWED) == CLOSED
         # A call from a checkpoint whose superstep is closed runs it again, and takes no results.
-        taken = [each for id, each in entries.items() if id == AMENDED or not followed]
+        taken = [each for id, each in entries.items() if id in OF_STATE or not followed]
         restored = restore(
             self._program,
             state,
@@ -257,6 +285,7 @@ class StateReader:
             ns=row.ns,
             at=row.checkpoint_id,
             version=row.metadata.get(VERSION, 1),
+            results=entries,
             recorded=earlier_writes(self._program, taken),
         )
         program, board, changed = restored.program, restored.board, restored.mismatches
@@ -266,7 +295,7 @@ class StateReader:
             changed = without_keys(changed, keys_of_update(program, amended))
             amend_again(program, board, amended, self._codec, scope)
         if taken:
-            changed += of_records(self._program, taken, state, self._codec, row.ns, restored.migrated)
+            changed += of_records(self._program, taken, restored.state, self._codec, row.ns, restored.migrated)
         planned: list[tuple[Task, PregelTask, bool]] = []
         for task in superstep.plan(program, board, scope):
             by, entry = _entry_of(task, entries)
@@ -297,7 +326,7 @@ class StateReader:
             interrupts=tuple([question for shown in tasks for question in shown.interrupts]),
             error=None if failed is None or failed.error is None else TaskFailure(*failed.error),
             spent=read_amounts(state.spent) if followed else _spent_so_far(state, entries),
-            unknown=unknown_values(program, state, self._codec, restored.converted),
+            unknown=unknown_values(program, restored.state, self._codec, restored.converted),
             changed=(*of_version(self._program, version_in(row.metadata, taken), row.ns), *changed),
         )
         return view, planned

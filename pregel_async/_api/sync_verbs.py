@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import GenericAlias, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, Unpack, overload
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import annotate
@@ -22,6 +22,7 @@ from .._checks.options import (
     CheckOptions,
     Configs,
     InvokeOptions,
+    MigrateOptions,
     OutputParts,
     OutputRecord,
     PlainOutput,
@@ -35,7 +36,7 @@ from .._runtime.observing.error_text import shorten_traceback, with_notes
 from .._runtime.streaming.stream import GraphStream
 from .._runtime.tasks.context import CURRENT, counting_in_code_order
 from ..parts import GraphOutput, StreamPart
-from ..types import Command, Config, RunnableConfig, RunStatus, StateSnapshot, StateUpdate, ThreadCheck
+from ..types import Command, Config, RunnableConfig, RunStatus, StateSnapshot, StateUpdate, ThreadCheck, ThreadMigration
 
 if TYPE_CHECKING:
     from .._runtime.platform.environment import Environment
@@ -68,6 +69,10 @@ U = TypeVar("U")
 T_co = TypeVar("T_co", covariant=True)
 
 
+Saver: TypeAlias = BaseCheckpointSaver | None
+"""The saver of the threads to look at; None for the graph's own."""
+
+
 class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
     """The sync methods of a graph: each async method by its name without the leading `a`.
 
@@ -98,6 +103,7 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
         async def aupdate_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
         async def abulk_update_state(self, *args: Any, **kwargs: Any) -> RunnableConfig: ...
         def acheck_threads(self, *args: Any, **kwargs: Any) -> AsyncIterator[ThreadCheck]: ...
+        def amigrate_threads(self, *args: Any, **kwargs: Any) -> AsyncIterator[ThreadMigration]: ...
         async def aclear_cache(self, *args: Any, **kwargs: Any) -> None: ...
 
     @overload
@@ -301,9 +307,7 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
         return _run_verb(self.environment, self.abulk_update_state, config, supersteps, **options)
 
     @takes(CheckOptions)
-    def check_threads(
-        self, saver: BaseCheckpointSaver | None = None, **options: Unpack[CheckOptions]
-    ) -> SyncStream[ThreadCheck]:
+    def check_threads(self, saver: Saver = None, **options: Unpack[CheckOptions]) -> SyncStream[ThreadCheck]:
         """Check stored threads against the graph's code: `acheck_threads` for code without an event loop.
 
         Args:
@@ -318,6 +322,23 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
             PregelError: while reading, as `acheck_threads`.
         """
         return _stream_verb(self.environment, _ACHECK, self.acheck_threads, saver, **options)
+
+    @takes(MigrateOptions)
+    def migrate_threads(self, saver: Saver = None, **options: Unpack[MigrateOptions]) -> SyncStream[ThreadMigration]:
+        """Store what the declared rules make of threads: `amigrate_threads` for code without an event loop.
+
+        Args:
+            saver: as in `amigrate_threads`.
+            **options: every option of `amigrate_threads`.
+
+        Returns:
+            An iterator of what was done with each thread. Use it as a context manager, or close it.
+
+        Raises:
+            SyncCallError: called on the event loop of a run.
+            PregelError: while reading, as `amigrate_threads`.
+        """
+        return _stream_verb(self.environment, _AMIGRATE, self.amigrate_threads, saver, **options)
 
     def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
         """Remove the cached results of nodes: `aclear_cache` for code without an event loop.
@@ -336,6 +357,7 @@ class SyncVerbs(Generic[StateT, ContextT, InputT, OutputT]):
 _ASTREAM = "stream()", "async with graph.astream(...) as chunks"
 _ABATCH = "batch_as_completed()", "async with graph.abatch_as_completed(...) as outputs"
 _ACHECK = "check_threads()", "async for check in graph.acheck_threads(...)"
+_AMIGRATE = "migrate_threads()", "async for migration in graph.amigrate_threads(...)"
 _AHISTORY = "get_state_history()", "async for snapshot in graph.aget_state_history(...)"
 
 

@@ -14,7 +14,7 @@ from checkpoint_savers.history import address
 from checkpoint_savers.records import CheckpointId
 
 from .._checks.config import address_of, merge_configs, settings_of, without_address
-from .._checks.options import CheckOptions, UpdateOptions, check_on_conflict
+from .._checks.options import CheckOptions, MigrateOptions, UpdateOptions, check_on_conflict
 from .._runtime.observing.observed import ObservedUpdate, measure_writes
 from .._runtime.observing.observer import UpdateStarted
 from .._runtime.observing.observers import Observers
@@ -23,7 +23,7 @@ from .._runtime.persistence.namespace_writer import NamespaceWriter
 from .._runtime.persistence.namespaces import config_of
 from .._runtime.tasks.run_options import RunOptions
 from ..errors import ConfigError, InvalidUpdateError, SubgraphNotFoundError
-from ..types import Config, RunnableConfig, StateSnapshot, StateUpdate, ThreadCheck
+from ..types import Config, RunnableConfig, StateSnapshot, StateUpdate, ThreadCheck, ThreadMigration
 from .definition import Definition
 from .editing import check_updates, edit, edit_subgraph
 from .state import StateReader
@@ -117,6 +117,15 @@ def check(graph: Definition, saver: BaseCheckpointSaver | None, options: CheckOp
     from .checking import check_threads  # imported lazily: most programs never check threads
 
     return check_threads(graph, saver, options)
+
+
+def migrate(
+    graph: Definition, saver: BaseCheckpointSaver | None, options: MigrateOptions
+) -> AsyncIterator[ThreadMigration]:
+    """See `Graph.amigrate_threads`."""
+    from .migrating import migrate_threads  # imported lazily: most programs never migrate threads
+
+    return migrate_threads(graph, saver, options)
 
 
 async def update(

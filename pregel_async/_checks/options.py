@@ -108,6 +108,15 @@ class CheckOptions(TypedDict, total=False):
     filter: Mapping[str, Any] | None
 
 
+class MigrateOptions(TypedDict, total=False):
+    """Options of `amigrate_threads`."""
+
+    dry_run: bool
+    open: bool
+    of_version: int | None
+    filter: Mapping[str, Any] | None
+
+
 class CallOptions(UpdateOptions, Generic[ContextT], total=False):
     """Options of every method that runs a graph once."""
 
@@ -290,6 +299,7 @@ _DEFAULT_OF: Mapping[str, object] = {
     "branches": False,
     "capacity": CAPACITY,
     "debug": False,
+    "dry_run": False,
     "keep_events": False,
     "open": False,
     "on_conflict": "reject",

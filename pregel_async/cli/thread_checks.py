@@ -1,14 +1,24 @@
-"""Group the checks of threads by what does not fit, and print them: `threads check`."""
+"""Print the checks of threads, grouped by what does not fit, and migrations: `threads check` and `threads migrate`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 
-from ..types import Mismatch, ThreadCheck
+from checkpoint_savers import SqliteStore
+from checkpoint_savers.errors import SaverClosedError, StoredTypeChangedError, UnknownTypeError
+from checkpoint_savers.stores.abc import BaseStore
+
+from .._api.checking import of_error
+from ..types import Mismatch, ThreadCheck, ThreadMigration
+from .database import database_exists
 from .formatting import escape, format_columns, plural, print_json
+
+MOST_ITEMS = 10_000
+"""How many items of a store are reported, at most."""
 
 EXAMPLES = 2
 """How many threads are named in a row of the table."""
@@ -25,18 +35,58 @@ class _Row(msgspec.Struct):
     thread_ids: list[str] = []
 
 
+class Rows:
+    """Threads, or items of a store, grouped by what does not fit.
+
+    Attributes:
+        threads: the number of threads, or of items.
+    """
+
+    def __init__(self, noun: str) -> None:
+        self.threads = 0
+        self._noun = noun
+        self._rows: dict[RowKey, _Row] = {}
+
+    def add(self, mismatch: Mismatch, which: str) -> None:
+        """Add a reason of a thread or of an item to the rows."""
+        key = (mismatch.kind, mismatch.reason, mismatch.advice, mismatch.blocks)
+        self.add_row(key, mismatch, which)
+
+    def add_row(self, key: RowKey, mismatch: Mismatch | None, which: str) -> None:
+        """Add a thread or an item to the row of a reason."""
+        row = self._rows.setdefault(key, _Row(mismatch))
+        row.count += 1
+        if key[3] != "nothing":
+            row.thread_ids.append(which)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return the rows with the ids of all threads that do not load."""
+        return [_fields(key, row) for key, row in self._sorted()]
+
+    def print(self) -> None:
+        """Print the rows as a table, if there are any."""
+        cells = [_cells(key, row) for key, row in self._sorted()]
+        if cells:
+            print("\n".join(format_columns((self._noun, "reason", "which", "advice"), cells)))
+
+    def _sorted(self) -> list[tuple[RowKey, _Row]]:
+        return sorted(self._rows.items(), key=lambda each: (each[0][3] == "nothing", -each[1].count, each[0]))
+
+
 class Report:
-    """What was found in all threads.
+    """What was found in all threads, and in the graph's store.
 
     Attributes:
         threads: the number of threads.
         loaded: the number of those that load.
         migrated: the number of those that load and that a declared rule changes.
+        store: the items of the store that cannot be read.
     """
 
     def __init__(self) -> None:
         self.threads = self.loaded = self.migrated = 0
-        self._rows: dict[RowKey, _Row] = {}
+        self._rows = Rows("threads")
+        self.store = Rows("items")
 
     @property
     def refused(self) -> int:
@@ -53,17 +103,35 @@ class Report:
             self.threads += 1
             self.loaded += check.loads
             self.migrated += check.loads and check.migrated
-            if check.damage:
-                self._add(("damage", "it cannot be read", check.damage, "all"), None, check.thread_id)
-            keys = {(each.kind, each.reason, each.advice, each.blocks): each for each in check.mismatches}
-            for key, each in keys.items():
-                self._add(key, each, check.thread_id)
+            self.add(check)
 
-    def _add(self, key: RowKey, mismatch: Mismatch | None, thread_id: str) -> None:
-        row = self._rows.setdefault(key, _Row(mismatch))
-        row.count += 1
-        if key[3] != "nothing":
-            row.thread_ids.append(thread_id)
+    def add(self, check: ThreadCheck) -> None:
+        """Add the reasons of a thread to the rows."""
+        if check.damage:
+            self._rows.add_row(("damage", "it cannot be read", check.damage, "all"), None, check.thread_id)
+        for each in {(each.kind, each.reason, each.advice, each.blocks): each for each in check.mismatches}.values():
+            self._rows.add(each, check.thread_id)
+
+    async def read_store(self, store: Any) -> None:
+        """Check the items of a store.
+
+        Args:
+            store: the graph's store, open or not; None for none. One of another package is not checked, and a missing
+                SQLite file is not created.
+        """
+        if not isinstance(store, BaseStore) or (isinstance(store, SqliteStore) and not database_exists(store.path)):
+            return
+        try:
+            async with store:
+                errors = await store.acheck(limit=MOST_ITEMS)
+        except SaverClosedError:  # the module has opened it
+            errors = await store.acheck(limit=MOST_ITEMS)
+        for error in errors:
+            self.store.threads += 1
+            if isinstance(error, (StoredTypeChangedError, UnknownTypeError)):
+                self.store.add(of_error(error, ""), error.where)
+            else:
+                self.store.add_row(("damage", "it cannot be read", str(error), "all"), None, "")
 
     def print(self, *, as_json: bool) -> None:
         """Print the number of threads, and a row for each reason: what blocks threads first, the most frequent first.
@@ -71,7 +139,6 @@ class Report:
         Args:
             as_json: print a JSON document, which names all threads that do not load.
         """
-        rows = sorted(self._rows.items(), key=lambda each: (each[0][3] == "nothing", -each[1].count, each[0]))
         if as_json:
             print_json(
                 {
@@ -79,7 +146,8 @@ class Report:
                     "load": self.loaded,
                     "migrated": self.migrated,
                     "do_not_load": self.refused,
-                    "mismatches": [_fields(key, row) for key, row in rows],
+                    "mismatches": self.rows_as_json(),
+                    "store": {"do_not_load": self.store.threads, "mismatches": self.store.as_json()},
                 },
                 indent=2,
             )
@@ -87,8 +155,67 @@ class Report:
         by = f", {self.migrated} of them by a migration" if self.migrated else ""
         not_loaded = f", {self.refused} do not" if self.refused else ""
         print(f"{plural(self.threads, 'thread')}: {self.loaded} load{by}{not_loaded}")
-        if rows:
-            print("\n".join(format_columns(("threads", "reason", "which", "advice"), [_cells(*each) for each in rows])))
+        self.print_rows()
+        if self.store.threads:
+            print(f"store: {plural(self.store.threads, 'item')} cannot be read")
+            self.store.print()
+
+    def rows_as_json(self) -> list[dict[str, Any]]:
+        """Return the rows of threads, with the ids of all threads that do not load."""
+        return self._rows.as_json()
+
+    def print_rows(self) -> None:
+        """Print the rows of threads as a table, if there are any."""
+        self._rows.print()
+
+
+class MigrationReport:
+    """What was done with all threads.
+
+    Args:
+        dry_run: nothing was stored.
+    """
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self._dry_run = dry_run
+        self._ids: dict[str, list[str]] = {"migrated": [], "unchanged": [], "refused": [], "busy": []}
+        self._reasons = Report()
+
+    @property
+    def is_incomplete(self) -> bool:
+        """True if threads were refused, or were busy."""
+        return bool(self._ids["refused"] or self._ids["busy"])
+
+    async def read(self, migrations: AsyncIterator[ThreadMigration]) -> None:
+        """Take all migrations.
+
+        Args:
+            migrations: what `Graph.amigrate_threads` returned.
+        """
+        async for each in migrations:
+            self._ids[each.status].append(each.thread_id)
+            if each.status == "refused":
+                self._reasons.add(each.check)
+
+    def print(self, *, as_json: bool) -> None:
+        """Print how many threads are migrated, and why others are not.
+
+        Args:
+            as_json: print a JSON document, with the ids of all threads but the unchanged ones.
+        """
+        found = {status: len(ids) for status, ids in self._ids.items()}
+        if as_json:
+            ids = {f"{status}_ids": ids for status, ids in self._ids.items() if status != "unchanged"}
+            counts = {"dry_run": self._dry_run, "threads": sum(found.values()), **found}
+            print_json({**counts, **ids, "mismatches": self._reasons.rows_as_json()}, indent=2)
+            return
+        done = f"{found['migrated']} {'would be ' if self._dry_run else ''}migrated, {found['unchanged']} unchanged"
+        refused = f", {found['refused']} not loaded" if found["refused"] else ""
+        busy = f", {found['busy']} busy" if found["busy"] else ""
+        print(f"{plural(sum(found.values()), 'thread')}: {done}{refused}{busy}")
+        self._reasons.print_rows()
+        if found["busy"]:
+            print(f"passed over, as a run owns them: {', '.join(map(escape, self._ids['busy']))}", file=sys.stderr)
 
 
 def _fields(key: RowKey, row: _Row) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The commands `threads ...`: list, show, check, copy, prune, erase, export and import stored threads."""
+"""The commands `threads ...`: list, show, check, migrate, copy, prune, erase, export and import stored threads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .json_options import parse_pairs
 from .langgraph_import import LangGraphImport, load_for_langgraph, print_reports
 from .show_state import print_checkpoint, print_differences
 from .target import UsageError, attach, load
-from .thread_checks import Report
+from .thread_checks import MigrationReport, Report
 
 threads = typer.Typer(help="Look after stored threads.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -169,8 +169,9 @@ def check(
 ) -> None:
     """Check before a deployment which threads the graph's code loads, and why it does not load the others.
 
-    Threads that do not fit for the same reason are in one row, with the declaration that makes them fit. Nothing is
-    changed, and no node runs. The exit code is 1 if a thread does not load.
+    Threads that do not fit for the same reason are in one row, with the declaration that makes them fit. The items of
+    the graph's store are read too. Nothing is changed, and no node runs. The exit code is 1 if a thread does not load,
+    or an item cannot be read.
     """
     with report_errors(full=traceback):
         wanted, target, report = parse_pairs(filters, "--filter") or None, load(graph), Report()
@@ -180,10 +181,48 @@ def check(
                 saver, open=open_only, of_version=version, sample=sample, branches=branches, filter=wanted
             )
             await report.read(found)
+            await report.read_store(attach(target, saver).store)
 
         _database(db, postgres, schema, service).run(read)
         report.print(as_json=as_json)
-        if report.refused:
+        if report.refused or report.store.threads:
+            raise typer.Exit(1)
+
+
+@threads.command()
+def migrate(
+    graph: Annotated[str, typer.Argument(metavar="MODULE:GRAPH", help="The graph, with the rules to apply.")],
+    db: DbOption = "pregel.db",
+    postgres: PostgresOption = None,
+    schema: SchemaOption = "public",
+    service: ServiceOption = None,
+    filters: FilterOption = None,
+    open_only: Annotated[bool, typer.Option("--open", help="Only threads with pending tasks.")] = False,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", metavar="N", help="Only threads that this version of the graph has stored."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only report what would be stored.")] = False,
+    as_json: JsonOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Store what the rules that the graph declares make of threads, so that these rules can be removed from its code.
+
+    Each thread is one transaction; running the command again continues where it stopped, and stores nothing twice.
+    Threads that do not load, and threads that a run owns, stay as they are. The exit code is 1 if there are any.
+    """
+    with report_errors(full=traceback):
+        wanted, target, report = parse_pairs(filters, "--filter") or None, load(graph), MigrationReport(dry_run=dry_run)
+
+        async def work(saver: BaseCheckpointSaver) -> None:
+            found = attach(target, saver).amigrate_threads(
+                saver, dry_run=dry_run, open=open_only, of_version=version, filter=wanted
+            )
+            await report.read(found)
+
+        _database(db, postgres, schema, service).run(work)
+        report.print(as_json=as_json)
+        if report.is_incomplete:
             raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""`pregel-async threads check`: which threads the graph's code loads."""
+"""`pregel-async threads check` and `migrate`: which threads the graph's code loads, and what its rules make of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from checkpoint_savers import Codec, SqliteStore
 from tests.helpers.postgres_tools import conninfo, made_schema
 
 GRAPHS = """
@@ -29,6 +32,7 @@ def ask(state):
 
 old = StateGraph(Old).add_node("ask", ask).add_edge(START, "ask")
 new = StateGraph(New).add_node("sign_off", ask).add_edge(START, "sign_off")
+removing = StateGraph(New).add_node("ask", ask).add_edge(START, "ask").compile(removed=("colour",))
 fitting = StateGraph(New).add_node("sign_off", ask, was="ask").add_edge(START, "sign_off")
 """
 
@@ -85,6 +89,79 @@ def test_json_names_all_threads(call: Any) -> None:
     assert call("threads", "check", "graphs.py:new", "--version", "2").out == "0 threads: 0 load\n"
     refused = call("threads", "list", "--filter", "__version__=2")
     assert refused.code == 2 and "threads check --open --version" in refused.err
+
+
+@pytest.mark.usefixtures("graphs")
+def test_threads_are_migrated(call: Any) -> None:
+    """P15: what the rules make is stored once. The exit code is 1 if a thread does not load; a dry run stores nothing."""
+    run(call, "idle", "open-1", "open-2")
+    for dry, out in (
+        (("--dry-run",), "3 threads: 3 would be migrated, 0 unchanged\n"),
+        (("--open",), "2 threads: 2 migrated, 0 unchanged\n"),
+        ((), "3 threads: 1 migrated, 2 unchanged\n"),
+        ((), "3 threads: 0 migrated, 3 unchanged\n"),
+    ):
+        ended = call("threads", "migrate", "graphs.py:removing", *dry)
+        assert (ended.code, ended.out, ended.err) == (0, out, "")
+    ended = call("threads", "migrate", "graphs.py:new", "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["threads"], found["unchanged"], found["refused_ids"]) == (1, 3, 1, ["open-1", "open-2"])
+    assert [each["kind"] for each in found["mismatches"]] == ["node"]
+    ended = call("threads", "migrate", "graphs.py:new")
+    assert ended.out.splitlines()[0] == "3 threads: 0 migrated, 1 unchanged, 2 not loaded"
+
+
+STORE = """
+from dataclasses import dataclass
+from checkpoint_savers import Codec, SqliteStore
+from graphs import new as builder
+
+@dataclass
+class Note:
+    text: str
+
+@dataclass
+class NewNote:
+    text: str
+    author: str
+
+def of(kind):
+    store = SqliteStore.from_conn_string("notes.db", codec=Codec().with_types(kind, tag="Note"))
+    return builder.compile(store=store)
+
+old, new = of(Note), of(NewNote)
+"""
+
+
+@pytest.mark.usefixtures("graphs")
+def test_items_of_the_store(call: Any, shell: Any) -> None:
+    """P15: items of the graph's store that the code cannot read are in a table of their own, and in the document; the
+    exit code is 1. A store that does not exist is not created."""
+    run(call, "idle")
+    Path(shell.cwd, "notes.py").write_text(STORE)
+    loads = "1 thread: 1 load\n"
+    ended = call("threads", "check", "notes.py:new")
+    assert (ended.code, ended.out[: len(loads)]) == (0, loads), ended.err
+    assert not Path(shell.cwd, "notes.db").exists()
+
+    @dataclass
+    class Note:
+        text: str
+
+    async def put() -> None:
+        path = str(Path(shell.cwd, "notes.db"))
+        async with SqliteStore.from_conn_string(path, codec=Codec().with_types(Note, tag="Note")) as store:
+            for key in "abc":
+                await store.aput(("notes",), key, {"note": Note("hello")})
+
+    anyio.run(put)
+    assert call("threads", "check", "notes.py:old").code == 0
+    ended = call("threads", "check", "notes.py:new")
+    assert ended.code == 1 and "store: 3 items cannot be read" in ended.out, ended.err
+    assert "lacks field 'author'" in ended.out and "item 'c' of namespace ('notes',), " in ended.out
+    found = json.loads(call("threads", "check", "notes.py:new", "--json").out)
+    assert found["do_not_load"] == 0 and found["store"]["do_not_load"] == 3
+    assert [(each["kind"], each["count"]) for each in found["store"]["mismatches"]] == [("type", 3)]
 
 
 @pytest.mark.usefixtures("graphs")

@@ -116,6 +116,7 @@ VERBS = [
     "update_state",
     "bulk_update_state",
     "check_threads",
+    "migrate_threads",
 ]
 
 
@@ -157,6 +158,9 @@ class RecordingTwins(SyncVerbs[Any, Any]):
 
     async def acheck_threads(self, *args: Any, **kwargs: Any) -> Any:
         yield self.bound("check_threads", args, kwargs)
+
+    async def amigrate_threads(self, *args: Any, **kwargs: Any) -> Any:
+        yield self.bound("migrate_threads", args, kwargs)
 
     def bound(self, verb: str, args: Any, kwargs: Any) -> dict[str, Any]:
         return inspect.signature(getattr(self, verb)).bind(*args, **kwargs).arguments

@@ -233,7 +233,7 @@ async def test_the_low_level_changed(saver: BaseCheckpointSaver) -> None:
         )
 
     assert await pregel(LastValue(int)).ainvoke(1, "t") == 1
-    with pytest.raises(GraphChangedError, match="'out' was a LastValue and is a Topic"):
+    with pytest.raises(GraphChangedError, match="'out' had no reducer and has a Topic"):
         await pregel(Topic(int)).ainvoke(2, "t")
     with pytest.raises(GraphChangedError, match="'out'"):
         await pregel(LastValue(str)).ainvoke(2, "t")

@@ -185,7 +185,9 @@ async def test_a_recorded_write_of_another_type(saver: BaseCheckpointSaver) -> N
     await failed(fan(Count, saver, a={"n": 12}), "b", given={})
     undeclared = fan(Undeclared, saver)
     assert of(await undeclared.aget_state("t")) == [("key", "n", "resume")]
-    with pytest.raises(GraphChangedError, match=r"'a' has finished and has written a int to key 'n'.*Retyped"):
+    with pytest.raises(
+        GraphChangedError, match=r"'a' has finished and has written a value of type int to key 'n'.*Retyped"
+    ):
         await undeclared.ainvoke(None, "t")
     assert ran == []
     assert (await fan(Digits, saver).ainvoke(None, "t"))["n"] == [1, 2]
@@ -278,7 +280,8 @@ async def test_a_retyped_key_of_another_kind(saver: BaseCheckpointSaver) -> None
 
 
 async def test_a_rule_that_fails(saver: BaseCheckpointSaver) -> None:
-    """P15: a function that raises fails reads and runs with an error that names rule, graph, thread and checkpoint."""
+    """P15: a function that raises fails runs with an error that names rule, graph, thread and checkpoint. Reads show the
+    stored value, with the failure."""
 
     class Failing(TypedDict, total=False):
         n: Annotated[list[int], Retyped(lambda n: [{}[n]])]
@@ -286,7 +289,10 @@ async def test_a_rule_that_fails(saver: BaseCheckpointSaver) -> None:
     await fan(Count, saver).ainvoke({"n": 12}, "t")
     new = fan(Failing, saver)
     at = (await fan(Count, saver).aget_state("t")).config["configurable"]["checkpoint_id"]
-    for call in (lambda: new.aget_state("t"), lambda: new.ainvoke({}, "t"), lambda: new.aupdate_state("t", {})):
+    state = await new.aget_state("t")
+    assert (state.values["n"], state.changed[0].name) == (12, "Retyped of key 'n'")
+    assert state.changed[0].reason == "Retyped of key 'n' raised KeyError: 12"
+    for call in (lambda: new.ainvoke({}, "t"), lambda: new.aupdate_state("t", {})):
         with pytest.raises(MigrationError, match=f"Retyped of key 'n' of graph 'StateGraph'.*'t'.*{at}: KeyError") as e:
             await call()
         assert isinstance(e.value.__cause__, KeyError)

@@ -12,7 +12,7 @@ from msgspec import structs
 from pydantic import BaseModel
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
-from pregel_async import END, START, Command, interrupt
+from pregel_async import END, START, Command, interrupt, patched
 from pregel_async._api import checking
 from pregel_async.errors import ConfigError, UnknownStoredKeyWarning
 from pregel_async.types import Added, Renamed, Retyped, ThreadCheck
@@ -68,6 +68,29 @@ async def test_a_node_that_is_gone_and_declared(saver: BaseCheckpointSaver) -> N
     for graph in (asking(saver, "sign_off", was="approve"), asking(saver, "sign_off", retired={"approve": END})):
         [check] = (await checked(graph)).values()
         assert (check.mismatches, check.loads, check.migrated) == ((), True, True)
+
+
+async def test_decisions_that_are_false(saver: BaseCheckpointSaver) -> None:
+    """P15: a `patched()` decision that is False for a pending task is listed, and blocks nothing; one that is True, or
+    of a task that has finished, is not."""
+
+    def graph(ask: Any, **options: Any) -> Any:
+        nodes = {"a": ask, "b": asks("b")}
+        return built(Two, nodes, [(START, "a"), (START, "b")], saver, **options)
+
+    def decides(state: Any) -> Any:
+        return {"log": [f"{patched('first')} {interrupt('a?')}"]}
+
+    await graph(asks("a")).ainvoke({}, "earlier")
+    new = graph(decides)
+    for thread, expected in (("earlier", [("calls", "first", "nothing")]), ("later", [])):
+        await new.ainvoke(None if thread == "earlier" else {}, thread)
+        found = await checked(new)
+        assert (of_check(found[thread]), found[thread].loads, found[thread].migrated) == (expected, True, False)
+    state = await new.aget_state("earlier")
+    asked = next(task.interrupts[0].id for task in state.tasks if task.name == "a")
+    await new.ainvoke(Command(resume={asked: "yes"}), "earlier")
+    assert (await new.aget_state("earlier")).next == ("b",) and (await checked(new))["earlier"].mismatches == ()
 
 
 def of_check(check: ThreadCheck) -> list[tuple[str, str, str]]:

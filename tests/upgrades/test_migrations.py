@@ -12,7 +12,7 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.codec import Codec
-from pregel_async import START, Command, StateGraph, StateUpdate
+from pregel_async import START, Command, StateGraph, StateUpdate, interrupt
 from pregel_async.errors import (
     GraphChangedError,
     GraphValidationError,
@@ -217,15 +217,40 @@ async def test_damage_is_no_failure_of_a_migration() -> None:
     ],
 )
 async def test_a_migration_that_fails(saver: BaseCheckpointSaver, migration: Any, message: str) -> None:
-    """P15: a migration that raises, or returns what the graph cannot take, fails reads and runs; nothing is stored."""
+    """P15: a migration that raises, or returns what the graph cannot take, fails runs, and nothing is stored. Reads show
+    the state as it is stored, with the failure."""
     await one(saver).ainvoke({"net": 10, "tax": 2}, "t")
     new = three(saver, migrations={3: migration})
     ran.clear()
-    for call in (lambda: new.aget_state("t"), lambda: new.ainvoke(None, "t"), lambda: new.ainvoke({}, "t")):
+    for call in (lambda: new.ainvoke(None, "t"), lambda: new.ainvoke({}, "t")):
         with pytest.raises(MigrationError, match=message) as caught:
             await call()
         assert (caught.value.rule, caught.value.thread_id) == ("migrations[3]", "t") and caught.value.__cause__
     assert ran == [] and (await one(saver).aget_state("t")).values["net"] == 10
+    for state in [await new.aget_state("t"), *await states(new)]:
+        assert ("key", "migrations[3]", "all") in of(state)
+    state = await new.aget_state("t")
+    assert (state.values, state.unknown) == ({"lines": []}, {"net": 10, "tax": 2, "log": ["a"]})
+    assert (state.next, [task.name for task in state.tasks]) == (("b",), ["b"]) and state.interrupts
+
+
+class Numbers(TypedDict, total=False):
+    log: Annotated[list[int], operator.add]
+
+
+async def test_a_converted_list_is_stored_before_it_grows(saver: BaseCheckpointSaver) -> None:
+    """P15 (U4): the first superstep after a migration appends to what the migration made, and not to the stored list."""
+
+    def graph(**options: Any) -> Any:
+        return built(Numbers, {"a": (lambda state: {"log": [interrupt("n?")]}, {})}, [(START, "a")], saver, **options)
+
+    def doubled(old: StoredState) -> Mapping[str, Any]:
+        return {"log": [2 * each for each in old["log"]]}
+
+    await graph().ainvoke({"log": [*range(1000)]}, "t")
+    new = graph(version=2, migrations={2: doubled})
+    done = await new.ainvoke(Command(resume=5), "t")
+    assert done["log"] == [*range(0, 2000, 2), 5] == (await new.aget_state("t")).values["log"]
 
 
 async def test_what_a_migration_makes_is_checked(saver: BaseCheckpointSaver) -> None:
@@ -233,7 +258,9 @@ async def test_what_a_migration_makes_is_checked(saver: BaseCheckpointSaver) -> 
     await one(saver).ainvoke({"net": 10, "tax": 2}, "t")
     new = three(saver, migrations={3: lambda old: {"total": "ten", "net": REMOVED, "tax": REMOVED}})
     assert of(await new.aget_state("t")) == [("key", "total", "all")]
-    with pytest.raises(GraphChangedError, match="'total' gets a str from a migration, which does not fit int"):
+    with pytest.raises(
+        GraphChangedError, match="'total' gets a value of type str from a migration, which does not fit int"
+    ):
         await new.ainvoke(None, "t")
 
 

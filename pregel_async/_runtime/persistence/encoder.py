@@ -126,10 +126,13 @@ class Encoder:
 
     def remember(self, board: Board, state: EncodedState) -> None:
         """Remember how a loaded board's large lists are stored, so that appending encodes only new elements."""
+        # A list that a rule or a migration has converted is not stored yet. What is stored under its name are the
+        # elements of the earlier version, to which nothing may be appended.
         self._last = {
             name: (held, value)
             for name, channel in board.channels.items()
             if name != SENDS
+            and name not in board.amended
             and isinstance(value := state.values.get(name), IncrementalValue)
             and type(held := channel.checkpoint()) is list
         }

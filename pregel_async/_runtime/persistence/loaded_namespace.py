@@ -21,6 +21,7 @@ from .digests import Digests, fleeting_keys
 from .encoder import Encoder
 from .mismatches import require_fit
 from .namespaces import CallSite, ids_in
+from .records import MIGRATED
 from .spending import Amounts
 from .spending_counter import SpendingCounter
 from .task_records import Answered, TaskRecords
@@ -218,8 +219,8 @@ class LoadedNamespace:
 
     @property
     def has_records(self) -> bool:
-        """Whether the open superstep has task records."""
-        return bool(self.task_records.results)
+        """Whether the open superstep has records, except that of a migration, which any checkpoint can follow."""
+        return any(task_id != MIGRATED for task_id in self.task_records.results)
 
     def adopt(self, program: Program) -> None:
         """Use a program that was extended for the loaded state; see `Restored`."""

@@ -9,11 +9,11 @@ that keeps its state from call to call, is also found by its tip, which the root
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from checkpoint_savers.chain import ChainReader, ChainWriter, EncodedState
-from checkpoint_savers.records import CALLER, MADE_IN, VERSION, Chain, CheckpointId, CheckpointRow, Header
-from checkpoint_savers.saver_port import PAGE
+from checkpoint_savers.deltas import TaskResult, read_record
+from checkpoint_savers.records import CALLER, MADE_IN, VERSION, Chain, CheckpointId, CheckpointRow, TaskId
 
 from ...errors import GraphVersionError, KeptStateWarning
 from ...types import Mismatch
@@ -22,9 +22,9 @@ from .commit_writers import CommitWriter
 from .lease import ThreadLease
 from .loaded_namespace import LoadedNamespace
 from .mismatches import earlier_writes, keys_of_update, of_records, of_version, version_in, without_keys
-from .namespaces import CallSite, has_child, ids_in, made_on, parents_of, was_made_on
+from .namespaces import CallSite, graphs_on, has_child, ids_in, made_on, parents_of, was_made_on
 from .overlapped import OverlappedWriter
-from .records import AMENDED, amend_again
+from .records import AMENDED, MIGRATED, OF_STATE, amend_again
 from .restore import Restored, restore
 
 
@@ -61,11 +61,11 @@ async def load_checkpoint(namespace: LoadedNamespace, chain: Chain, *, fork: boo
     if at != chain.head and not fork:
         fork = await has_child(lease.saver, thread_id, namespace.ns, at)
         writer.moves_head = not fork
-    # On a new branch the superstep runs again, so its task records stay with the old branch. The record of updates that
-    # calls made to the open superstep (`AMENDED`) is loaded: these updates are part of the state.
-    namespace.task_records.load([record for record in chain.records if not fork or record.task_id == AMENDED])
+    # On a new branch the superstep runs again, so its task records stay with the old branch. The records of updates of
+    # the open superstep, by calls or by a migration, are loaded: these updates are part of the state.
+    namespace.task_records.load([record for record in chain.records if not fork or record.task_id in OF_STATE])
     namespace.loaded_at, namespace.branches = at, fork
-    _take_row(namespace, row, state)
+    _take_row(namespace, row, state, namespace.task_records.results)
 
 
 def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
@@ -83,7 +83,11 @@ def load_unstored(namespace: LoadedNamespace, earlier: LoadedNamespace) -> None:
     namespace.loaded_version = earlier.loaded_version if writer.tip == earlier.loaded_at else earlier.own_version
     program, state, thread_id = namespace.program, writer.chain.state, namespace.lease.thread_id
     version = namespace.loaded_version.get(VERSION, 1)
-    _take(namespace, restore(program, state, namespace.step, namespace.codec, thread_id=thread_id, version=version))
+    results = records.results
+    _take(
+        namespace,
+        restore(program, state, namespace.step, namespace.codec, thread_id=thread_id, version=version, results=results),
+    )
     pending = [each.metadata for each in writer.chain.deferred if each.checkpoint_id == writer.tip]
     is_same_call = any(site.made_checkpoint(metadata) for metadata in pending)
     if is_same_call or (earlier.continues and earlier.site.is_same(site)):
@@ -100,9 +104,9 @@ def _take(namespace: LoadedNamespace, restored: Restored) -> None:
     if amended is not None:
         namespace.mismatches = without_keys(restored.mismatches, keys_of_update(restored.program, amended))
     if results:
-        state, codec = namespace.writer.chain.state, namespace.codec
+        codec = namespace.codec
         namespace.mismatches += of_records(
-            namespace.program, results.values(), state, codec, namespace.ns, restored.migrated
+            namespace.program, results.values(), restored.state, codec, namespace.ns, restored.migrated
         )
         if amended is not None:
             scope = namespace.scope, ids_in(namespace.ns, namespace.caller)
@@ -148,7 +152,8 @@ async def _load_former(namespace: LoadedNamespace, outer: LoadedNamespace, forme
             # other branches and for history.
             state = reader.state(row.checkpoint_id).copy()
             namespace.writer.chain = ChainWriter(ns, state, None, None)
-            _take_row(namespace, row, state)
+            migrated = [record for record in chain.records if record.task_id == MIGRATED]
+            _take_row(namespace, row, state, {each.task_id: read_record(each, lease.thread_id) for each in migrated})
             return
     inside, _, _ = ns.rpartition("|")
     nodes = outer.program.nodes
@@ -166,14 +171,22 @@ async def _load_former(namespace: LoadedNamespace, outer: LoadedNamespace, forme
             )
 
 
-def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedState) -> None:
+def _take_row(
+    namespace: LoadedNamespace, row: CheckpointRow, state: EncodedState, results: Mapping[TaskId, TaskResult]
+) -> None:
     """Load a checkpoint's state into the namespace: board, step and version.
+
+    Args:
+        namespace: the namespace.
+        row: the checkpoint.
+        state: its state.
+        results: the records of the superstep after it.
 
     Raises:
         GraphVersionError: a greater version of the graph has made the checkpoint, or records of the open superstep.
     """
     program, ns, thread_id = namespace.program, namespace.ns, namespace.lease.thread_id
-    stored = version_in(row.metadata, namespace.task_records.results.values())
+    stored = version_in(row.metadata, results.values())
     if newer := of_version(program, stored, ns):
         raise GraphVersionError(thread_id, program.name, stored, program.version or 1, newer)
     if program.version > row.metadata.get(VERSION, 1):
@@ -187,7 +200,8 @@ def _take_row(namespace: LoadedNamespace, row: CheckpointRow, state: EncodedStat
         ns=ns,
         at=row.checkpoint_id,
         version=row.metadata.get(VERSION, 1),
-        recorded=earlier_writes(program, namespace.task_records.results.values()),
+        results=results,
+        recorded=earlier_writes(program, results.values()),
     )
     namespace.encoder.remember(restored.board, state)
     namespace.step, namespace.scope = row.step, row.metadata.get(MADE_IN, thread_id)
@@ -230,18 +244,7 @@ async def find_moved_tips(lease: ThreadLease, at: CheckpointId) -> None:
     """
     # The task that moved a tip may be recorded and not run again. Then no other code would note the tip, and the next
     # root checkpoint would carry the old one.
-    before: CheckpointId | None = None
-    graphs: dict[str, Header] = {}
-    lease.earlier_graphs = graphs
-    while True:
-        page = await lease.saver.scan(lease.thread_id, None, before=before, limit=PAGE)
-        for header in page:
-            if header.checkpoint_id <= at:
-                return
-            if parents_of(header).get("") == at:
-                graphs.setdefault(header.ns, header)
-                if CALLER in header.metadata and header.ns not in lease.moved_tips:
-                    lease.move_tip(header.ns, header.checkpoint_id)
-        if len(page) < PAGE:
-            return
-        before = page[-1].checkpoint_id
+    lease.earlier_graphs = await graphs_on(lease.saver, lease.thread_id, at)
+    for ns, header in lease.earlier_graphs.items():
+        if CALLER in header.metadata and ns not in lease.moved_tips:
+            lease.move_tip(ns, header.checkpoint_id)

@@ -23,7 +23,7 @@ from ...channels import MISSING, BaseChannel, LastValue
 from ...channels.overwrite import overwrite_value, unwrap_overwrite
 from ...channels.reduced import ReducedValue
 from ...channels.single import SingleValue
-from ...errors import GraphChangedError
+from ...errors import GraphChangedError, MigrationError
 from ...types import START, Mismatch
 
 
@@ -95,6 +95,13 @@ def of_input(board: Board, task: Task, ns: str) -> tuple[Mismatch, ...]:
             ]
         )
     return ()
+
+
+def of_rule(error: MigrationError, ns: str) -> Mismatch:
+    """Return the mismatch of a declared rule that raised an exception."""
+    reason = f"{error.rule} raised {type(error.__cause__).__name__}: {error.__cause__}"
+    advice = "correct the rule's function"
+    return Mismatch(kind="key", name=error.rule, namespace=ns, reason=reason, advice=advice, blocks="all")
 
 
 def of_unknown(name: str, ns: str, reason: str) -> Mismatch:
@@ -184,7 +191,8 @@ def _unfit_write(program: Program, result: TaskResult, name: str, data: bytes, c
     if fits(channel.typ, value):
         return []
     who = f"task {result.name!r} has finished" if result.name else "an update of the open superstep"
-    reason = f"{who} and has written a {type(value).__name__} to key {name!r}, which does not fit {_named(channel.typ)}"
+    kind, typ = type(value).__name__, _named(channel.typ)
+    reason = f"{who} and has written a value of type {kind} to key {name!r}, which does not fit {typ}"
     return [_of_record(result, of_key(name, ns, reason))]
 
 
@@ -278,7 +286,7 @@ def is_complete(name: str, stored: Any) -> bool:
 
 def misfit(name: str, channel: BaseChannel[Any, Any, Any], value: Any, verb: str = "holds", how: str = "") -> str:
     kind = type(value).__name__
-    return f"channel {name!r} {verb} a {kind}{how and ' '}{how}, which does not fit {_named(channel.typ)}"
+    return f"channel {name!r} {verb} a value of type {kind}{how and ' '}{how}, which does not fit {_named(channel.typ)}"
 
 
 def _named(hint: Any) -> str:

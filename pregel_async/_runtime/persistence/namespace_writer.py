@@ -31,7 +31,7 @@ from .loaded_namespace import LoadedNamespace
 from .loading import begin_writing, find_moved_tips, load_checkpoint, load_latest, load_unstored, read_chain
 from .namespaces import NO_TASK, CallIdentity, CallSite, child_of, ids_in, parents_of
 from .outcome_records import OutcomeRecords
-from .records import AMENDED, BETWEEN, NOT_RECORDED
+from .records import AMENDED, BETWEEN, NOT_RECORDED, OF_STATE
 from .task_records import NOTHING_ANSWERED
 
 __all__ = ["NOTHING_ANSWERED", "NamespaceWriter", "Source"]
@@ -210,8 +210,8 @@ class NamespaceWriter(LoadedNamespace):
                 metadata[MADE_IN] = self.scope
             self.step = board.step
             self.writer.add(delta, board.step, metadata)
-            if AMENDED in self.task_records.results:
-                self._stage(AMENDED, -1, self.task_records.results[AMENDED])
+            for task_id in filter(self.task_records.results.__contains__, OF_STATE):
+                self._stage(task_id, -1, self.task_records.results[task_id])
 
     async def resume(self, board: Board, answers: Mapping[str, Any], edits: list[Write]) -> None:
         """Record answers and an update for the open superstep, in one transaction and before anything runs.
@@ -447,14 +447,14 @@ class NamespaceWriter(LoadedNamespace):
     def copy_as_sibling(self, board: Board) -> None:
         """Continue from a copy of the loaded checkpoint, which gets the same parent.
 
-        The open superstep's records stay with the original. Only updates that calls made to the open superstep
-        (`AMENDED`) are copied, because they are part of the state.
+        The open superstep's records stay with the original. Only updates of the open superstep, by calls or by a
+        migration, are copied, because they are part of the state.
         """
         records, writer = self.task_records, self.writer
         if self.tip != self.loaded_at:  # made by this edit, with the present version
             self.loaded_version = self.own_version
         writer.chain = writer.chain.sibling()
-        amended = {task_id: result for task_id, result in records.results.items() if task_id == AMENDED}
+        amended = {task_id: result for task_id, result in records.results.items() if task_id in OF_STATE}
         records.close()
         records.results = amended
         self.branches = True

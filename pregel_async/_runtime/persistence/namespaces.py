@@ -16,6 +16,7 @@ import msgspec
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.history import walk
 from checkpoint_savers.records import CALLER, FOLLOWED, GIVEN, CheckpointId, CheckpointRow, Header, TaskId
+from checkpoint_savers.saver_port import PAGE
 
 from ..._core.program import Node
 from ..._core.task import Task
@@ -110,6 +111,28 @@ async def made_on(
             if header.checkpoint_id < at:  # older than the outer checkpoint, so not made on it
                 break
     return None
+
+
+async def graphs_on(saver: BaseCheckpointSaver, thread_id: str, at: CheckpointId) -> dict[str, Header]:
+    """Return the newest checkpoint of each namespace that subgraphs have made on a checkpoint of the root graph.
+
+    Args:
+        saver: stores the thread.
+        thread_id: the thread.
+        at: the root graph's checkpoint.
+    """
+    graphs: dict[str, Header] = {}
+    before: CheckpointId | None = None
+    while True:
+        page = await saver.scan(thread_id, None, before=before, limit=PAGE)
+        for header in page:
+            if header.checkpoint_id <= at:
+                return graphs
+            if parents_of(header).get("") == at:
+                graphs.setdefault(header.ns, header)
+        if len(page) < PAGE:
+            return graphs
+        before = page[-1].checkpoint_id
 
 
 def was_made_on(row: CheckpointRow | Header, outer_ns: str, at: CheckpointId, caller: TaskId) -> bool:

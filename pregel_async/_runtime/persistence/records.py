@@ -1,7 +1,7 @@
 """Interpret the task records of an open superstep, for runs, readers and editors of a thread.
 
-Each task has at most one record (`TaskResult`): its result, its failure, or its questions and their answers. Two
-reserved ids do not name tasks: `SUPERSTEP` and `AMENDED`.
+Each task has at most one record (`TaskResult`): its result, its failure, or its questions and their answers. Three
+reserved ids do not name tasks: `SUPERSTEP`, `AMENDED` and `MIGRATED`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.deltas import TaskResult, questions_of
+from checkpoint_savers.deltas import Delta, TaskResult, as_stored, questions_of, read_delta, write_delta
+from checkpoint_savers.patches import as_incremental
 from checkpoint_savers.records import TaskId
 
 from ..._core.amending import amend
@@ -27,6 +29,12 @@ AMENDED = TaskId("__input__")
 
 BETWEEN = ""
 """The channel of the write that separates two such updates. Each update is folded by itself."""
+
+MIGRATED = TaskId("__migrated__")
+"""The reserved task id for what declared rules have made of the state of an open superstep; see `migrated_state`."""
+
+OF_STATE: Final = (AMENDED, MIGRATED)
+"""The records that are a part of the state, and not of the superstep's tasks. A new branch takes them."""
 
 
 NOT_RECORDED: Final = TaskResult(name="", routed=False)
@@ -86,3 +94,38 @@ def amend_again(program: Program, board: Board, result: TaskResult, codec: Codec
             amend(program, board, writes, scope=scope, number=number)
             writes = []
             number += 1
+
+
+def migrated_result(delta: Delta, version: int) -> TaskResult:
+    """Return the `MIGRATED` record, which `migrated_state` reads.
+
+    Args:
+        delta: what declared rules have changed in the state that the checkpoint's row stores.
+        version: the version of the graph that declares them; 0 for none.
+    """
+    frame = write_delta(as_stored(delta, {}))
+    return TaskResult(name="", writes=((BETWEEN, frame),), version=version)
+
+
+def migrated_state(state: EncodedState, result: TaskResult, where: str) -> tuple[EncodedState, set[str]]:
+    """Return the state of an open superstep as `amigrate_threads` has stored it, and the names of what was changed.
+
+    The row is not written again, because the tasks' ids, their records and the states of subgraphs refer to its
+    checkpoint. The next superstep stores the changed channels in its row, as those of an update of the open superstep.
+
+    Args:
+        state: the state of the checkpoint, as its row stores it; not changed.
+        result: the `MIGRATED` record.
+        where: the checkpoint, for errors.
+
+    Raises:
+        CorruptCheckpointError: the record is damaged.
+    """
+    made = state.copy()
+    names: set[str] = set()
+    for _, frame in result.writes:
+        delta = read_delta(frame, where)
+        values = {name: as_incremental(data) for name, data in delta.values.items() if isinstance(data, bytes)}
+        made.apply(delta, values)
+        names.update(delta.emptied, values)
+    return made, names

@@ -16,9 +16,10 @@ from msgspec import structs
 
 from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
-from checkpoint_savers.deltas import SENDS
+from checkpoint_savers.deltas import SENDS, TaskResult
 from checkpoint_savers.errors import CheckpointError, StoredTypeChangedError, UnknownTypeError
 from checkpoint_savers.patches import EncodedValue, data_of, decode
+from checkpoint_savers.records import TaskId
 from checkpoint_savers.sharing import filled_sends
 
 from ..._core.board import Board
@@ -49,6 +50,7 @@ from .mismatches import (
     replaced_keys,
     without_keys,
 )
+from .records import MIGRATED, migrated_state
 
 if TYPE_CHECKING:
     from .upgrading import Place
@@ -86,13 +88,15 @@ class Restored(msgspec.Struct, frozen=True):
         program: the graph, with a placeholder for each pending task whose node the code does not have. Placeholders can
             be planned and discarded, but not run.
         mismatches: what does not fit the code.
-        converted: the stored names whose values a declared rule has converted or removed.
+        state: the stored state. In an open superstep, with what `amigrate_threads` has stored beside its row.
+        converted: the stored names whose values a declared rule has converted, removed or added.
         migrated: the keys that migrations change in this state, or would change with the recorded writes in it.
     """
 
     board: Board
     program: Program
     mismatches: tuple[Mismatch, ...]
+    state: EncodedState
     converted: frozenset[str]
     migrated: frozenset[str]
 
@@ -107,6 +111,7 @@ def restore(
     ns: str = "",
     at: str = "",
     version: int = 1,
+    results: Mapping[TaskId, TaskResult] = {},
     recorded: Sequence[tuple[str, bytes]] = (),
 ) -> Restored:
     """Make the board of a stored state.
@@ -123,6 +128,7 @@ def restore(
         ns: the graph's namespace.
         at: the checkpoint, for messages.
         version: the version of the graph that made the checkpoint.
+        results: the records of the superstep after it.
         recorded: the writes that earlier versions of the graph have recorded for the open superstep.
 
     Raises:
@@ -130,9 +136,17 @@ def restore(
         StoredTypeChangedError: a stored object does not fit its class any more.
         CorruptCheckpointError: a value cannot be decoded.
     """
+    stored_names: set[str] = set()
+    if MIGRATED in results:
+        migrated, where = results[MIGRATED], f"thread {thread_id!r}, checkpoint {at}, record {MIGRATED!r}"
+        state, stored_names = migrated_state(state, migrated, where)
+        version = max(version, migrated.version)
     restoring = _Restoring(program, state, codec, thread_id, ns, at)
     restoring.recorded = recorded
-    return restoring.restored(step, version)
+    restored = restoring.restored(step, version)
+    if stored_names:
+        restored.board.amended = frozenset((*restored.board.amended, *stored_names))
+    return restored
 
 
 class _Restoring:
@@ -203,7 +217,8 @@ class _Restoring:
         )
         if self.converted:
             board.amended = frozenset((*board.amended, *self.converted))
-        return Restored(board, self.program, tuple(self.mismatches), frozenset(self.converted), migrated=self.migrated)
+        converted = frozenset(board.amended)
+        return Restored(board, self.program, tuple(self.mismatches), self.raw, converted, migrated=self.migrated)
 
     def _apply_rules(self, version: int) -> Mapping[str, Any]:
         """Apply what the graph declares for whole states. Return the keys that migrations change."""
@@ -413,7 +428,7 @@ def _with_nodes(program: Program, more: Iterable[Node]) -> Program:
         nodes[node.identity] = node
         triggered[trigger] = (node.identity,)
     return structs.replace(
-        program, channels=channels, nodes=nodes, triggered=triggered, finishing=tuple(sorted(finishing))
+        program, channels=channels, nodes=nodes, triggered=triggered, finishing=tuple(sorted(finishing)), kinds={}
     )
 
 
@@ -453,7 +468,18 @@ def _hold_one_value(channel: BaseChannel[Any, Any, Any], kind: str, *, is_conver
 
 
 def _other_kind(channel: BaseChannel[Any, Any, Any], name: str, kind: str) -> str:
-    return f"channel {name!r} was a {kind or None} and is a {kind_of(channel)}"
+    return f"channel {name!r} had {_in_words(kind)} and has {_in_words(kind_of(channel))}"
+
+
+def _in_words(kind: str) -> str:
+    """Return a kind as users write it: a key of a state has no reducer, or one, or is annotated with a channel."""
+    name, _, typ = kind.removesuffix(UNFIT).partition("[")
+    of_type = f" for {typ.removesuffix(']')}" if typ else ""
+    if name in ("", LastValue.kind):
+        return "no reducer"
+    if name == BinaryOperatorAggregate.kind:
+        return f"a reducer{of_type}"
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}{of_type}"
 
 
 def warn_of_unknown(program: Program, name: str, thread_id: str) -> None:
