@@ -422,7 +422,7 @@ def _scan_threads(
 
 
 def _thread_sources(query: ThreadQuery) -> list[tuple[str, dict[str, Any]]]:
-    """Return the texts FROM ... WHERE which find the threads of a query, whatever they contain, and their values.
+    """Return the texts FROM ... WHERE which find the threads of a query, of any content, and their values.
 
     In each text, `{join}` is to be replaced by a join of the saver's threads, or by nothing to count: SQLite does not
     see that the join changes no number, and would look up each thread.

@@ -5,7 +5,7 @@
 
     the root graph's state of an idle thread            a new checkpoint, with the source "update"
     a kept state of a renamed node of an idle thread    a new checkpoint in the namespace of the present name
-    all other states                                    a record beside the checkpoint (`MIGRATED`)
+    all other states                                    a record of the checkpoint (`MIGRATED`)
     records of an open superstep                        the same records, with the present names and values
 """
 

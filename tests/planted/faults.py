@@ -64,7 +64,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     Fault(
         "migrated-form-not-stored-later",
-        "P15: what was migrated beside an open superstep is lost when the superstep closes",
+        "P15: what was migrated in an open superstep is lost when the superstep closes",
         "restore.restore",
         "if stored_names:",
         "if False:",

@@ -150,7 +150,7 @@ async def test_a_head_that_does_not_fit(saver: PostgresSaver) -> None:
 
 
 async def test_two_threads_in_one_statement(saver: PostgresSaver) -> None:
-    """A mark changes the rows of its own thread alone, whatever else is stored by the same statement."""
+    """A mark changes the rows of its own thread alone, regardless of what else is stored by the same statement."""
     lease = await taken(saver)
     await saver.runs.start("u", request("b"))
     other = await saver.runs.acquire_and_take("u", 1, WantedLease(here("other"), NOW, LATER), worker="w")

@@ -69,7 +69,7 @@ def end(state: Any) -> Any:
 
 
 def office(schema: Any, saver: Any, **options: Any) -> Any:
-    """A node that calls a task and asks, beside a node that finishes; and a node after a join of both."""
+    """A node that calls a task and asks, next to a node that finishes; and a node after a join of both."""
     nodes = {"pay": pay, "sibling": sibling, "end": end}
     return built(schema, nodes, [(START, "pay"), (START, "sibling"), (["pay", "sibling"], "end")], saver, **options)
 

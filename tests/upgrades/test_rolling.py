@@ -29,7 +29,7 @@ from tests.upgrades import rolling_child
 from tests.upgrades.rolling_child import Job, graph_of
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload([rolling_child.__name__])  # otherwise each process imports both packages anew
+CONTEXT.set_forkserver_preload([rolling_child.__name__])  # otherwise each process imports both packages again
 KILLS = int(os.environ.get("PREGEL_KILLS", "1"))
 SEED = int(os.environ.get("PREGEL_SEED", "0"))
 ROUNDS = 2

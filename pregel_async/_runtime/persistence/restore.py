@@ -88,7 +88,7 @@ class Restored(msgspec.Struct, frozen=True):
         program: the graph, with a placeholder for each pending task whose node the code does not have. Placeholders can
             be planned and discarded, but not run.
         mismatches: what does not fit the code.
-        state: the stored state. In an open superstep, with what `amigrate_threads` has stored beside its row.
+        state: the stored state. In an open superstep, with what `amigrate_threads` has stored for its row.
         converted: the stored names whose values a declared rule has converted, removed or added.
         migrated: the keys that migrations change in this state, or would change with the recorded writes in it.
     """
