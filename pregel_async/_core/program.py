@@ -235,8 +235,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         version: the version of the graph's code, from 1; 0 if none was given, which counts as 1.
         upgrades: the rules for what other versions of the code have stored.
         warned: unknown stored keys for which an `UnknownStoredKeyWarning` was issued.
-        kinds: the stored kinds of channels that runs have stored. Without the kinds of `LastValue`s, which depend on
-            the value.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
         read_command: turns the update and goto of a call's command into writes. Raises `InvalidUpdateError`.
     """
@@ -263,9 +261,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     step_timeout: float | None = None
     version: int = 0
     upgrades: Upgrades = NO_UPGRADES
-    # Each program has its own: msgspec copies empty defaults.
-    warned: set[str] = set()
-    kinds: dict[str, str] = {}
+    warned: set[str] = set()  # each program has its own set: msgspec copies an empty default
 
     @property
     def is_timed(self) -> bool:

@@ -58,6 +58,7 @@ class Encoder:
     def use(self, program: Program) -> None:
         """Encode for this program from now on."""
         self._program = program
+        self._kinds: dict[str, str] = {}  # of channels that were stored; a `LastValue`'s depends on its value
 
     def writes(self, writes: Sequence[Write]) -> EncodedWrites:
         """Return a task's encoded writes. Raises `UnstorableValueError`."""
@@ -205,7 +206,7 @@ class Encoder:
         emptied: list[str] = []
         versions: dict[str, int] = {}
         untracked, shown, last, clock = self._program.untracked, board.values, self._last, board.clock
-        known_kinds = self._program.kinds
+        known_kinds = self._kinds
         for name in board.changed:
             if name not in board.channels:  # the graph does not have it any more
                 if name in before.values:

@@ -428,7 +428,7 @@ def _with_nodes(program: Program, more: Iterable[Node]) -> Program:
         nodes[node.identity] = node
         triggered[trigger] = (node.identity,)
     return structs.replace(
-        program, channels=channels, nodes=nodes, triggered=triggered, finishing=tuple(sorted(finishing)), kinds={}
+        program, channels=channels, nodes=nodes, triggered=triggered, finishing=tuple(sorted(finishing))
     )
 
 
