@@ -221,22 +221,25 @@ class _VersionVerbs:
     def check(
         self, whole: Definition, saver: BaseCheckpointSaver | None, options: CheckOptions
     ) -> AsyncIterator[ThreadCheck]:
-        bound = whole if saver is None else whole.with_checkpointer(saver)
-
-        def choose(thread_id: str, head: Chain) -> Definition:
-            return self._bound(bound, self._version_for(bound, thread_id, head))._definition
-
+        bound, choose = self._chosen_for_threads(whole, saver)
         return check_threads(bound, None, options, choose)
 
     def migrate(
         self, whole: Definition, saver: BaseCheckpointSaver | None, options: MigrateOptions
     ) -> AsyncIterator[ThreadMigration]:
+        bound, choose = self._chosen_for_threads(whole, saver)
+        return migrate_threads(bound, None, options, choose)
+
+    def _chosen_for_threads(
+        self, whole: Definition, saver: BaseCheckpointSaver | None
+    ) -> tuple[Definition, Callable[[str, Chain], Definition]]:
+        """Return the graph of all threads of a saver, and a function that returns a thread's version of it."""
         bound = whole if saver is None else whole.with_checkpointer(saver)
 
         def choose(thread_id: str, head: Chain) -> Definition:
             return self._bound(bound, self._version_for(bound, thread_id, head))._definition
 
-        return migrate_threads(bound, None, options, choose)
+        return bound, choose
 
 
 def _with_version(version: int, graph: Graph[Any, Any]) -> Graph[Any, Any]:
