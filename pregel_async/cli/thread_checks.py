@@ -38,22 +38,30 @@ class _Row(msgspec.Struct):
 class Rows:
     """Threads, or items of a store, grouped by what does not fit.
 
-    Attributes:
-        threads: the number of threads, or of items.
+    Args:
+        noun: what is counted: "threads" or "items".
     """
 
     def __init__(self, noun: str) -> None:
-        self.threads = 0
         self._noun = noun
         self._rows: dict[RowKey, _Row] = {}
 
     def add(self, mismatch: Mismatch, which: str) -> None:
         """Add a reason of a thread or of an item to the rows."""
-        key = (mismatch.kind, mismatch.reason, mismatch.advice, mismatch.blocks)
-        self.add_row(key, mismatch, which)
+        self._add(_key_of(mismatch), mismatch, which)
 
-    def add_row(self, key: RowKey, mismatch: Mismatch | None, which: str) -> None:
-        """Add a thread or an item to the row of a reason."""
+    def add_damage(self, message: str, which: str) -> None:
+        """Add a thread or an item that cannot be read, with the message of the error."""
+        self._add(("damage", "it cannot be read", message, "all"), None, which)
+
+    def add_check(self, check: ThreadCheck) -> None:
+        """Add the reasons of a thread to the rows, each once."""
+        if check.damage:
+            self.add_damage(check.damage, check.thread_id)
+        for each in {_key_of(each): each for each in check.mismatches}.values():
+            self.add(each, check.thread_id)
+
+    def _add(self, key: RowKey, mismatch: Mismatch | None, which: str) -> None:
         row = self._rows.setdefault(key, _Row(mismatch))
         row.count += 1
         if key[3] != "nothing":
@@ -73,6 +81,10 @@ class Rows:
         return sorted(self._rows.items(), key=lambda each: (each[0][3] == "nothing", -each[1].count, each[0]))
 
 
+def _key_of(mismatch: Mismatch) -> RowKey:
+    return mismatch.kind, mismatch.reason, mismatch.advice, mismatch.blocks
+
+
 class Report:
     """What was found in all threads, and in the graph's store.
 
@@ -80,13 +92,13 @@ class Report:
         threads: the number of threads.
         loaded: the number of those that load.
         migrated: the number of those that load and that a declared rule changes.
-        store: the items of the store that cannot be read.
+        items: the number of items of the store that cannot be read.
     """
 
     def __init__(self) -> None:
-        self.threads = self.loaded = self.migrated = 0
+        self.threads = self.loaded = self.migrated = self.items = 0
         self._rows = Rows("threads")
-        self.store = Rows("items")
+        self._of_store = Rows("items")
 
     @property
     def refused(self) -> int:
@@ -103,14 +115,7 @@ class Report:
             self.threads += 1
             self.loaded += check.loads
             self.migrated += check.loads and check.migrated
-            self.add(check)
-
-    def add(self, check: ThreadCheck) -> None:
-        """Add the reasons of a thread to the rows."""
-        if check.damage:
-            self._rows.add_row(("damage", "it cannot be read", check.damage, "all"), None, check.thread_id)
-        for each in {(each.kind, each.reason, each.advice, each.blocks): each for each in check.mismatches}.values():
-            self._rows.add(each, check.thread_id)
+            self._rows.add_check(check)
 
     async def read_store(self, store: Any) -> None:
         """Check the items of a store.
@@ -127,11 +132,11 @@ class Report:
         except SaverClosedError:  # the module has opened it
             errors = await store.acheck(limit=MOST_ITEMS)
         for error in errors:
-            self.store.threads += 1
+            self.items += 1
             if isinstance(error, (StoredTypeChangedError, UnknownTypeError)):
-                self.store.add(of_error(error, ""), error.where)
+                self._of_store.add(of_error(error, ""), error.where)
             else:
-                self.store.add_row(("damage", "it cannot be read", str(error), "all"), None, "")
+                self._of_store.add_damage(str(error), "")
 
     def print(self, *, as_json: bool) -> None:
         """Print the number of threads, and a row for each reason: what blocks threads first, the most frequent first.
@@ -146,8 +151,8 @@ class Report:
                     "load": self.loaded,
                     "migrated": self.migrated,
                     "do_not_load": self.refused,
-                    "mismatches": self.rows_as_json(),
-                    "store": {"do_not_load": self.store.threads, "mismatches": self.store.as_json()},
+                    "mismatches": self._rows.as_json(),
+                    "store": {"do_not_load": self.items, "mismatches": self._of_store.as_json()},
                 },
                 indent=2,
             )
@@ -155,18 +160,10 @@ class Report:
         by = f", {self.migrated} of them by a migration" if self.migrated else ""
         not_loaded = f", {self.refused} do not" if self.refused else ""
         print(f"{plural(self.threads, 'thread')}: {self.loaded} load{by}{not_loaded}")
-        self.print_rows()
-        if self.store.threads:
-            print(f"store: {plural(self.store.threads, 'item')} cannot be read")
-            self.store.print()
-
-    def rows_as_json(self) -> list[dict[str, Any]]:
-        """Return the rows of threads, with the ids of all threads that do not load."""
-        return self._rows.as_json()
-
-    def print_rows(self) -> None:
-        """Print the rows of threads as a table, if there are any."""
         self._rows.print()
+        if self.items:
+            print(f"store: {plural(self.items, 'item')} cannot be read")
+            self._of_store.print()
 
 
 class MigrationReport:
@@ -179,7 +176,7 @@ class MigrationReport:
     def __init__(self, *, dry_run: bool) -> None:
         self._dry_run = dry_run
         self._ids: dict[str, list[str]] = {"migrated": [], "unchanged": [], "refused": [], "busy": []}
-        self._reasons = Report()
+        self._reasons = Rows("threads")
 
     @property
     def is_incomplete(self) -> bool:
@@ -195,7 +192,7 @@ class MigrationReport:
         async for each in migrations:
             self._ids[each.status].append(each.thread_id)
             if each.status == "refused":
-                self._reasons.add(each.check)
+                self._reasons.add_check(each.check)
 
     def print(self, *, as_json: bool) -> None:
         """Print how many threads are migrated, and why others are not.
@@ -207,13 +204,13 @@ class MigrationReport:
         if as_json:
             ids = {f"{status}_ids": ids for status, ids in self._ids.items() if status != "unchanged"}
             counts = {"dry_run": self._dry_run, "threads": sum(found.values()), **found}
-            print_json({**counts, **ids, "mismatches": self._reasons.rows_as_json()}, indent=2)
+            print_json({**counts, **ids, "mismatches": self._reasons.as_json()}, indent=2)
             return
         done = f"{found['migrated']} {'would be ' if self._dry_run else ''}migrated, {found['unchanged']} unchanged"
         refused = f", {found['refused']} not loaded" if found["refused"] else ""
         busy = f", {found['busy']} busy" if found["busy"] else ""
         print(f"{plural(sum(found.values()), 'thread')}: {done}{refused}{busy}")
-        self._reasons.print_rows()
+        self._reasons.print()
         if found["busy"]:
             print(f"passed over, as a run owns them: {', '.join(map(escape, self._ids['busy']))}", file=sys.stderr)
 

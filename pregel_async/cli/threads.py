@@ -43,6 +43,10 @@ FilterOption = Annotated[
     list[str] | None,
     typer.Option("--filter", metavar="KEY=JSON", help="Only those whose metadata have it; may be given again."),
 ]
+OpenOption = Annotated[bool, typer.Option("--open", help="Only threads with pending tasks.")]
+VersionOption = Annotated[
+    int | None, typer.Option("--version", metavar="N", help="Only threads that this version of the graph has stored.")
+]
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -153,11 +157,8 @@ def check(
     schema: SchemaOption = "public",
     service: ServiceOption = None,
     filters: FilterOption = None,
-    open_only: Annotated[bool, typer.Option("--open", help="Only threads with pending tasks.")] = False,
-    version: Annotated[
-        int | None,
-        typer.Option("--version", metavar="N", help="Only threads that this version of the graph has stored."),
-    ] = None,
+    open_only: OpenOption = False,
+    version: VersionOption = None,
     sample: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="At most so many threads, the same ones each time.")
     ] = None,
@@ -185,7 +186,7 @@ def check(
 
         _database(db, postgres, schema, service).run(read)
         report.print(as_json=as_json)
-        if report.refused or report.store.threads:
+        if report.refused or report.items:
             raise typer.Exit(1)
 
 
@@ -197,11 +198,8 @@ def migrate(
     schema: SchemaOption = "public",
     service: ServiceOption = None,
     filters: FilterOption = None,
-    open_only: Annotated[bool, typer.Option("--open", help="Only threads with pending tasks.")] = False,
-    version: Annotated[
-        int | None,
-        typer.Option("--version", metavar="N", help="Only threads that this version of the graph has stored."),
-    ] = None,
+    open_only: OpenOption = False,
+    version: VersionOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only report what would be stored.")] = False,
     as_json: JsonOption = False,
     traceback: TracebackOption = False,
