@@ -3,7 +3,7 @@
 It uses asyncio and trio by default, and all of `ALL_LOOPS` in tests/runtime and tests/kit, whose promises are about
 event loops; `--loops=all` uses all of them everywhere. A test marked `one_loop` behaves the same on each loop, and runs
 on asyncio. Of a test marked `pairwise`, every second case runs; outside of the folders in `LOOP_FOLDERS`, every fourth
-case runs on trio too. With `--loops=all` or `PREGEL_EVERY=1`, all run.
+case of a test runs on trio too, its first one among them. With `--loops=all` or `PREGEL_EVERY=1`, all run.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
+from tests.helpers.sampling import leave_out
 
 # No limit on the time of an example or on how long it takes to draw one: another test may have the processor.
 settings.register_profile("few", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -75,36 +75,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases of tests marked `pairwise`, and cases on trio, unless a case is asked for by its id."""
-    named = any("[" in argument for argument in config.args)
-    if named or config.getoption("--loops") == "all" or os.environ.get("PREGEL_EVERY") == "1":
-        return
-    left_out = [
-        item
-        for item in items
-        if (item.get_closest_marker("pairwise") and is_left_out(item)) or is_left_out_on_trio(item)
-    ]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        without = set(left_out)
-        items[:] = [item for item in items if item not in without]
+    """Leave out cases of tests marked `pairwise`, and cases on trio."""
+    leave_out(config, items, lambda item: is_left_out_of_pairs(item) or is_left_out_on_trio(item))
 
 
 def is_left_out_on_trio(item: pytest.Item) -> bool:
-    """Return True for three of four cases on trio outside of `LOOP_FOLDERS`, always the same."""
+    """Return True for three of four cases on trio outside of `LOOP_FOLDERS`. The first case of each test runs on trio."""
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return False
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     on_trio = item.callspec.params.get("anyio_backend") == ("trio", {})
-    return on_trio and folder not in LOOP_FOLDERS and crc32(item.nodeid.encode()) % 4 > 0
+    positions = {**item.callspec.indices, "anyio_backend": 0}
+    return on_trio and folder not in LOOP_FOLDERS and sum(positions.values()) % 4 > 0
 
 
-def is_left_out(item: pytest.Item) -> bool:
-    """Return True if the positions of the case's values in the lists of their parameters have an odd sum.
+def is_left_out_of_pairs(item: pytest.Item) -> bool:
+    """Return True for a case marked `pairwise` whose values' positions in the lists of their parameters have an odd sum.
 
     So each value of a parameter still meets each value of each other parameter, if there are at least three: the third one makes
     the sum even.
     """
+    if not item.get_closest_marker("pairwise"):
+        return False
     assert isinstance(item, pytest.Function)
     positions = item.callspec.indices
     if len(positions) < 3:

@@ -6,7 +6,6 @@ Every third of them runs there by default, and on asyncio. Of the cells of test_
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,13 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
 from tests.helpers.postgres_tools import empty, made_schema, unsynced
+from tests.helpers.sampling import leave_out
 
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    named = any("[" in argument for argument in config.args)
-    if named or config.getoption("--loops") == "all" or os.environ.get("PREGEL_EVERY") == "1":
-        return
-    left_out = [item for item in items if is_left_out(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        without = set(left_out)
-        items[:] = [item for item in items if item not in without]
+    leave_out(config, items, is_left_out)
 
 
 def is_left_out(item: pytest.Item) -> bool:
