@@ -256,7 +256,11 @@ class _FlagShape(Shape):
     def make(self, state: object) -> object:
         if type(state) is not int or state < 0 or state.bit_length() > self._bits:
             raise Damaged("a flag that was not written here")
-        return self.cls(state)
+        made: Any = self.cls(state)
+        # A class with boundary CONFORM, the default before Python 3.11.4, leaves out bits that it does not have.
+        if type(made) is self.cls and made._value_ != state:
+            raise ValueError(f"{state!r} is not a valid {self.cls.__qualname__}")
+        return made
 
 
 class _NativeShape(Shape):
