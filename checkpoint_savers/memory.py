@@ -69,6 +69,17 @@ class _StoredThread(msgspec.Struct):
             metadata=read_metadata(self.metadata, f"thread {thread_id!r}"),
         )
 
+    def next_lease(self, thread_id: str, owner: Owner, now: float) -> Lease:
+        """Return the lease that `hold` may store. Raises ThreadBusyError if another one is live."""
+        holder = self.owner
+        if holder is not None and holder != owner and is_live(holder, self.expires_at, now=now):
+            raise ThreadBusyError(thread_id, holder=str(holder), expires_at=self.expires_at)
+        return Lease(thread_id=thread_id, epoch=self.epoch + 1, owner=owner, newest=self.newest)
+
+    def hold(self, lease: Lease, expires_at: float) -> None:
+        """Store a lease as the one that is held."""
+        self.epoch, self.owner, self.expires_at = lease.epoch, lease.owner, expires_at
+
     def rows_up_to(self, asked: TextRow) -> list[TextRow]:
         """Return the rows with the same base as a row, up to and including that row."""
         ids = self.chains[asked.ns, asked.base_id]
@@ -172,7 +183,11 @@ class InMemorySaver(BaseCheckpointSaver):
         # Raises for a lone surrogate, which no database stores: a test with this saver should fail like the others.
         thread_id.encode()
         with self._lock:
-            return self._acquire(thread_id, owner, now, expires_at)
+            thread = self._threads.get(thread_id) or _StoredThread()
+            lease = thread.next_lease(thread_id, owner, now)
+            thread.hold(lease, expires_at)
+            self._threads[thread_id] = thread
+            return lease
 
     async def renew(self, lease: Lease, *, expires_at: float) -> None:
         with self._lock:
@@ -384,17 +399,6 @@ class InMemorySaver(BaseCheckpointSaver):
             raise _lost(lease.thread_id, thread)
         return thread
 
-    def _acquire(self, thread_id: str, owner: Owner, now: float, expires_at: float) -> Lease:
-        thread = self._threads.get(thread_id)
-        if thread is None:
-            thread = self._threads[thread_id] = _StoredThread()
-        holder = thread.owner
-        if holder is not None and holder != owner and is_live(holder, thread.expires_at, now=now):
-            raise ThreadBusyError(thread_id, holder=str(holder), expires_at=thread.expires_at)
-        thread.epoch += 1
-        thread.owner, thread.expires_at = owner, expires_at
-        return Lease(thread_id=thread_id, epoch=thread.epoch, owner=owner, newest=thread.newest)
-
     def _release(self, lease: Lease) -> None:
         thread = self._threads.get(lease.thread_id)
         if thread is not None and thread.epoch == lease.epoch and thread.owner == lease.owner:
@@ -440,7 +444,6 @@ class _ThreadsOfRuns:
     Args:
         threads: by id.
         check: raises ThreadBusyError if a lease is no longer held.
-        acquire: acquires a lease.
         release: releases a lease, if it is still held.
     """
 
@@ -449,13 +452,17 @@ class _ThreadsOfRuns:
         threads: dict[str, _StoredThread],
         *,
         check: Callable[[Lease], object],
-        acquire: Callable[[str, Owner, float, float], Lease],
         release: Callable[[Lease], None],
     ) -> None:
         self._threads = threads
         self.check = check
-        self.acquire = acquire
         self.release = release
+
+    def next_lease(self, thread_id: str, owner: Owner, now: float) -> Lease:
+        return (self._threads.get(thread_id) or _StoredThread()).next_lease(thread_id, owner, now)
+
+    def hold(self, lease: Lease, expires_at: float) -> None:
+        self._threads[lease.thread_id].hold(lease, expires_at)
 
     def owner_of(self, thread_id: str) -> tuple[Owner | None, float]:
         thread = self._threads.get(thread_id)
@@ -466,7 +473,7 @@ class _ThreadsOfRuns:
         return {} if thread is None else read_metadata(thread.metadata, f"thread {thread_id!r}")
 
     def add(self, thread_id: str, metadata: Mapping[str, Any], lease: Lease | None, commit: Commit | None) -> None:
-        thread_id.encode()  # as in `acquire`
+        thread_id.encode()  # as in `InMemorySaver.acquire`
         thread = self._threads.get(thread_id) or _StoredThread()
         before = thread.metadata
         try:
@@ -482,7 +489,7 @@ class _ThreadsOfRuns:
 def _runs_of(saver: InMemorySaver) -> InMemoryRuns:
     from .runs.memory import InMemoryRuns  # imported late: few programs have a service
 
-    threads = _ThreadsOfRuns(saver._threads, check=saver._held, acquire=saver._acquire, release=saver._release)
+    threads = _ThreadsOfRuns(saver._threads, check=saver._held, release=saver._release)
     return InMemoryRuns(threads, saver._lock, clock=lambda: saver.clock())
 
 

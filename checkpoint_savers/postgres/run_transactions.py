@@ -215,6 +215,11 @@ class RunAttempt(QueuedWrite[T]):
         self.acquired: Lease | None = None
         self.left: KnownRows | None = None
 
+    @property
+    def is_of_known_thread(self) -> bool:
+        """True if the thread exists, unless it was deleted meanwhile: it has a lease, or was queued."""
+        return self.lease is not None or (self.wants is not None and self.wants.required)
+
 
 class _Locked(NamedTuple):
     """What the first round trip has found.
@@ -407,11 +412,12 @@ class RunTransactions:
     async def _lock(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> list[_Locked | Exception]:
         """Lock and read the threads' rows, and check the leases."""
         ids = [escape(attempt.thread_id) for attempt in attempts]
-        # Also those whose lease is to be acquired: a queued thread exists.
+        # A thread with a lease exists, and so does one that was queued. Others may be new.
+        known = [escape(each.thread_id) for each in attempts if each.is_of_known_thread]
         leased = [escape(each.thread_id) for each in attempts if each.lease is not None or each.wants is not None]
         names = [escape(attempt.run_id) for attempt in attempts if attempt.run_id is not None]
         # Only a worker that takes a run, and a caller who gets one back, need payloads.
-        taking = [escape(each.thread_id) for each in attempts if each.wants is not None]
+        taking = [escape(each.thread_id) for each in attempts if each.wants is not None and each.wants.required]
         shown = [escape(each.run_id) for each in attempts if each.run_id is not None and each.lease is None]
         keys = [escape(attempt.idempotency_key) for attempt in attempts if attempt.idempotency_key is not None]
         steps: list[tuple[str, tuple[object, ...]]] = [
@@ -419,7 +425,7 @@ class RunTransactions:
             (_SETTINGS, (self._lock_timeout,)),
             (_ADD_ROWS, (ids,)),
             (f"{_LOCK_RUNS} NOWAIT" if len(ids) > 1 else _LOCK_RUNS, (ids,)),
-            (_LOCK_THREADS, ([each for each in ids if each not in leased],)),
+            (_LOCK_THREADS, ([each for each in ids if each not in known],)),
             (_LOCK_LEASED, (leased,)),
             (_READ_THREADS, (ids,)),
             (
@@ -427,10 +433,10 @@ class RunTransactions:
                 (shown, taking, ids, *([shown, taking, names] if names else ()), *([keys] if keys else ())),
             ),
         ]
-        if len(leased) == len(ids):
-            del steps[4]
-        elif not leased:
+        if not leased:
             del steps[5]
+        if len(known) == len(ids):
+            del steps[4]
         cursor = new_client_cursor(connection)
         text = ";".join([statement for statement, _ in steps]).replace("%b", "%s").format(s=self._schema)
         await cursor.execute(text.encode(), [value for _, values in steps for value in values])
@@ -439,7 +445,7 @@ class RunTransactions:
         new = {thread_id for (thread_id,) in await cursor.fetchall()}
         cursor.nextset()
         holders: list[Raw] = []
-        if len(leased) < len(ids):
+        if len(known) < len(ids):
             cursor.nextset()
         if leased:
             cursor.nextset()
@@ -478,7 +484,7 @@ class RunTransactions:
                 try:
                     acquired = _next_lease(thread_id, attempt.wants, rows[0])
                 except ThreadBusyError as error:
-                    attempt.error = error
+                    attempt.error = error if attempt.wants.required else None
             thread = None if is_new else thread_row_of(tuple(columns))
             known = {} if columns[-1] is None else read_metadata(columns[-1], where_of(thread_id))
         except CheckpointError as error:

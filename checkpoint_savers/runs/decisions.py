@@ -38,7 +38,8 @@ class Found(NamedTuple):
         named: the run with the id or the idempotency key that was asked for; None if there is none. It may be of
             another thread.
         now: the store's time, in unix seconds.
-        lease: the lease that the transaction acquires; None if it acquires none, or if the thread does not exist.
+        lease: the lease that the transaction acquires; None if it acquires none, if the thread to be worked on does not
+            exist, or if another lease is live and the lease is not required.
     """
 
     thread_id: str
@@ -56,11 +57,14 @@ class WantedLease(NamedTuple):
         owner: the run or worker that acquires it.
         now: the current time, in unix seconds.
         expires_at: when it expires, in unix seconds.
+        required: another live lease is an error, and the thread has been queued. If not, the thread may be new, and the
+            decision does without the lease if another one is live.
     """
 
     owner: Owner
     now: float
     expires_at: float
+    required: bool = True
 
 
 class TakenRun(NamedTuple):
@@ -73,6 +77,18 @@ class TakenRun(NamedTuple):
 
     lease: Lease
     run: RunRow
+
+
+class StartedRun(NamedTuple):
+    """A run that was accepted.
+
+    Attributes:
+        run: the run, as it was accepted: `pending`; or the first one with the same idempotency key.
+        taken: the run as it was taken in the same transaction; None if its thread waits for a worker.
+    """
+
+    run: RunRow
+    taken: TakenRun | None
 
 
 class Changes(NamedTuple, Generic[T]):
@@ -157,6 +173,35 @@ def start(
     )
     thread = replace(thread, runs=run.seq, assistant=thread.assistant or request.assistant)
     return _settled(found, thread, [*displaced, run], run, route)._replace(metadata=metadata or {})
+
+
+def start_and_take(
+    found: Found, request: RunRequest, *, metadata: dict[str, Any] | None = None, route: str = "", worker: str
+) -> Changes[StartedRun]:
+    """Do as `start`, and as `take` if nothing of the thread is open and the transaction acquires its lease.
+
+    Args:
+        found: the thread's rows, with the lease and the run that has the request's idempotency key.
+        request: the run.
+        metadata: for the thread: keys that its metadata lacks are set.
+        route: the thread's route for runs of the request's assistant; "" to keep the one that is stored.
+        worker: the worker that starts the run, and has a slot for it.
+
+    Returns:
+        The run. It is taken, unless it is due later, was started before, or its thread is busy. The lease is not
+        acquired then.
+
+    Raises:
+        CheckpointError: as `start` does.
+    """
+    run, thread, runs, defaults = start(found, request, metadata=metadata, route=route)
+    lease = found.lease
+    if thread is not None and lease is not None and not found.open:
+        after = found._replace(thread=thread, open=runs)
+        taken = take(after, thread.activation_no, epoch=lease.epoch, worker=worker)
+        if taken.result is not None:  # else it is due later
+            return Changes(StartedRun(run, TakenRun(lease, taken.result)), taken.thread, taken.runs, defaults)
+    return Changes(StartedRun(run, None), thread, runs, defaults)
 
 
 def cancel(found: Found, run_id: str, action: CancelAction, reason: str) -> Changes[RunRow]:

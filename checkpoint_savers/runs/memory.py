@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from ..errors import StorageError
+from ..errors import StorageError, ThreadBusyError
 from ..records import Commit, Lease, Owner
 from .decisions import Found, WantedLease
 from .port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work, topics_of
@@ -27,13 +27,16 @@ class Threads(Protocol):
         ...
 
     @property
-    def acquire(self) -> Callable[[str, Owner, float, float], Lease]:
-        """Acquires a lease."""
-        ...
-
-    @property
     def release(self) -> Callable[[Lease], None]:
         """Releases a lease, if it is still held."""
+        ...
+
+    def next_lease(self, thread_id: str, owner: Owner, now: float) -> Lease:
+        """Return the lease that `hold` may store. Raises ThreadBusyError if another one is live."""
+        ...
+
+    def hold(self, lease: Lease, expires_at: float) -> None:
+        """Store a lease as the one that is held. Its thread exists."""
         ...
 
     def owner_of(self, thread_id: str) -> tuple[Owner | None, float]:
@@ -84,7 +87,7 @@ class InMemoryRuns(RunStore):
         with self._lock:
             if lease is not None:
                 self._saver.check(lease)
-            acquired = None if wants is None else self._saver.acquire(thread_id, wants.owner, *wants[1:])
+            new = None if wants is None else self._next_lease(thread_id, wants)
             named = run_id if idempotency_key is None else self._by_key.get(idempotency_key)
             found = Found(
                 thread_id=thread_id,
@@ -92,9 +95,8 @@ class InMemoryRuns(RunStore):
                 open=tuple(sorted(self._open.get(thread_id, {}).values(), key=lambda run: run.order)),
                 named=None if named is None else self._runs.get(named),
                 now=self._clock(),
-                lease=acquired,
+                lease=new,
             )
-            lease = lease or acquired
             changes = decide(found)
             # First what may be refused: there is no rollback here.
             seen = {run.run_id for run in (*found.open, found.named) if run is not None}
@@ -109,6 +111,8 @@ class InMemoryRuns(RunStore):
                 self._threads[thread_id] = replace(changes.thread, metadata={})
             if lease is not None and (ends_work(found, changes, lease) or (commit is not None and commit.releases)):
                 self._saver.release(lease)
+            if wants is not None and new is not None and not ends_work(found, changes, new):
+                self._saver.hold(new, wants.expires_at)
         if topics := topics_of(changes):
             self.notify(thread_id, topics)
         return changes.result
@@ -133,6 +137,14 @@ class InMemoryRuns(RunStore):
             if run.request.idempotency_key is not None:
                 del self._by_key[run.request.idempotency_key]
         self.notify(thread_id)
+
+    def _next_lease(self, thread_id: str, wants: WantedLease) -> Lease | None:
+        try:
+            return self._saver.next_lease(thread_id, wants.owner, wants.now)
+        except ThreadBusyError:
+            if wants.required:
+                raise
+            return None
 
     def _row(self, thread_id: str) -> RunThreadRow | None:
         row = self._threads.get(thread_id)

@@ -12,7 +12,7 @@ from ..errors import RunNotFoundError
 from ..records import Commit, Lease, Owner
 from . import decisions
 from .changes import TOPICS, ChangeSignal, ThreadSignals, Topic
-from .decisions import Changes, Found, RunOutcome, TakenRun, WantedLease
+from .decisions import Changes, Found, RunOutcome, StartedRun, TakenRun, WantedLease
 from .queries import RUN_ORDER, Page, RowPosition, RunQuery, ThreadQuery, page_of, read_cursor, run_position
 from .rows import CancelAction, RunRequest, RunRow, RunThreadRow
 
@@ -91,15 +91,15 @@ class RunStore(ABC):
                 afterwards: the work under it is done.
             commit: a superstep to store in the same transaction, as the saver's `commit` does. It needs `lease`, and
                 may release it.
-            wants: a lease to acquire, in place of `lease`. The decision finds it. It is acquired if the thread is
-                active under it afterwards, and else not.
+            wants: a lease to acquire, in place of `lease`. The decision finds it, unless another one is live and it is
+                not required. It is acquired if the thread is active under it afterwards, and else not.
 
         Returns:
             The result of the decision.
 
         Raises:
-            ThreadBusyError: another lease is live; or, with `lost=True`: the lease is no longer held, or the commit's
-                head is not the expected one. Nothing was written.
+            ThreadBusyError: another lease is live, and `wants` is required; or, with `lost=True`: the lease is no
+                longer held, or the commit's head is not the expected one. Nothing was written.
             StorageError: the database failed, or a row of the commit or a new run's id is stored already. Nothing was
                 written.
             ValueError: a commit without a lease.
@@ -275,6 +275,32 @@ class RunStore(ABC):
         key = request.idempotency_key
         decide = partial(decisions.start, request=request, metadata=metadata, route=route)
         return await self.transact(thread_id, decide, idempotency_key=key)
+
+    async def start_and_take(
+        self,
+        thread_id: str,
+        request: RunRequest,
+        wants: WantedLease,
+        *,
+        worker: str,
+        metadata: dict[str, Any] | None = None,
+        route: str = "",
+    ) -> StartedRun:
+        """Accept a run, and begin to work on it in the same transaction if nothing is before it.
+
+        See `decisions.start_and_take`, also for the errors.
+
+        Args:
+            thread_id, request, metadata, route: as for `start`.
+            wants: the lease, which is not required.
+            worker: the id of the worker.
+
+        Returns:
+            The run, which is queued if it was not taken.
+        """
+        decide = partial(decisions.start_and_take, request=request, metadata=metadata, route=route, worker=worker)
+        wants = wants._replace(required=False)
+        return await self.transact(thread_id, decide, idempotency_key=request.idempotency_key, wants=wants)
 
     async def cancel(self, run_id: str, *, action: CancelAction = "interrupt", reason: str = "user") -> RunRow:
         """Cancel a run, or ask its worker to do so. See `decisions.cancel`, also for the errors.

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from ..errors import ThreadBusyError
 from ..listing import SLICE
 from ..metadata import read_metadata, with_defaults
 from ..records import Lease
@@ -120,20 +121,19 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
         The decision's result.
 
     Raises:
-        ThreadBusyError: another lease is live; or, with `lost=True`: the lease is no longer held, or the head is not
-            the expected one.
+        ThreadBusyError: another lease is live, and the wanted one is required; or, with `lost=True`: the lease is no
+            longer held, or the head is not the expected one.
         CorruptCheckpointError: a row is damaged.
         UnsupportedFormatError: raised by `refuse_newer`.
     """
     # Under the write lock, and also with a lease, which may be older than the upgrade of the file.
     asked.refuse_newer(db)
-    lease, acquired = asked.lease, None
+    lease, wants = asked.lease, asked.wants
     if lease is not None:
         writing.check_lease(db, lease)
-    elif asked.wants is not None:
-        lease = acquired = writing.acquire(db, asked.thread_id, *asked.wants, asked.refuse_newer)
+    new = None if wants is None else _next_lease(db, asked.thread_id, wants)
     known = db.execute(_KEY, (asked.thread_id,)).fetchone()
-    found = _found(db, asked, None if known is None else known[0], acquired)
+    found = _found(db, asked, None if known is None else known[0], new)
     changes = asked.decide(found)
     if changes.thread is not None or changes.runs or changes.metadata:
         _write(db, found, changes, known)
@@ -145,7 +145,19 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
     if lease is not None and ends_work(found, changes, lease):
         writing.release(db, lease)
         released = True
-    return Transacted(changes.result, topics_of(changes), released, None if released else acquired)
+    if new is None or wants is None or ends_work(found, changes, new):
+        return Transacted(changes.result, topics_of(changes), released, None)
+    writing.hold(db, new, wants.expires_at)
+    return Transacted(changes.result, topics_of(changes), released, new)
+
+
+def _next_lease(db: sqlite3.Cursor, thread_id: str, wants: WantedLease) -> Lease | None:
+    try:
+        return writing.next_lease(db, thread_id, wants.owner, wants.now)
+    except ThreadBusyError:
+        if wants.required:
+            raise
+        return None
 
 
 def _found(db: sqlite3.Cursor, asked: Transaction[Any], thread: int | None, lease: Lease | None) -> Found:

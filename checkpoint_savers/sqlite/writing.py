@@ -35,8 +35,10 @@ from .supersteps import NewCheckpoint, insert, metadata_key, next_metadata_key
 from .supersteps import bind as bind_checkpoints
 
 _THREAD = "SELECT key, epoch, run_id, owner, expires_at, newest, head FROM thread WHERE id = ?"
-_ADD_THREAD = "INSERT INTO thread (id, epoch, run_id, owner, expires_at) VALUES (?, 1, ?, ?, ?)"
-_ACQUIRE_THREAD = "UPDATE thread SET epoch = ?, run_id = ?, owner = ?, expires_at = ? WHERE key = ?"
+_HOLD = (
+    "INSERT INTO thread (id, epoch, run_id, owner, expires_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+    "epoch = excluded.epoch, run_id = excluded.run_id, owner = excluded.owner, expires_at = excluded.expires_at"
+)
 _KEY = "SELECT key FROM thread WHERE id = ?"
 _LEASE = "SELECT key, epoch, run_id, head FROM thread WHERE id = ?"
 _RENEW = "UPDATE thread SET expires_at = ? WHERE key = ?"
@@ -107,18 +109,46 @@ def acquire(
         CorruptCheckpointError: the thread's row is damaged.
         UnsupportedFormatError: raised by `refuse_newer`.
     """
-    found = _find_thread(db, thread_id)
+    lease = next_lease(db, thread_id, owner, now)
     refuse_newer(db)  # under the write lock: no program upgrades the file before this is committed
+    hold(db, lease, expires_at)
+    return lease
+
+
+def next_lease(db: sqlite3.Cursor, thread_id: str, owner: Owner, now: float) -> Lease:
+    """Return the lease that `hold` may store.
+
+    Args:
+        db: a cursor in a writing transaction.
+        thread_id: the thread, which may be new.
+        owner: the run or worker that acquires it.
+        now: unix seconds.
+
+    Raises:
+        ThreadBusyError: another run holds a live lease.
+        CorruptCheckpointError: the thread's row is damaged.
+    """
+    found = _find_thread(db, thread_id)
     if found is None:
-        db.execute(_ADD_THREAD, (thread_id, owner.run_id, write_owner(owner), expires_at))
         return Lease(thread_id=thread_id, epoch=1, owner=owner, newest=None)
     if found.owner is not None and found.owner != owner and is_live(found.owner, found.expires_at, now=now):
         raise ThreadBusyError(thread_id, holder=str(found.owner), expires_at=found.expires_at)
     newest = None if found.newest is None else read_checkpoint_id(found.newest, location(thread_id, ""))
     if not 0 <= found.epoch < MAX_INTEGER:
         raise CorruptCheckpointError(location(thread_id, ""), f"its epoch is {found.epoch}, which no saver assigns")
-    db.execute(_ACQUIRE_THREAD, (found.epoch + 1, owner.run_id, write_owner(owner), expires_at, found.key))
     return Lease(thread_id=thread_id, epoch=found.epoch + 1, owner=owner, newest=newest)
+
+
+def hold(db: sqlite3.Cursor, lease: Lease, expires_at: float) -> None:
+    """Store a lease as the one that is held, and its thread, if that is new.
+
+    Args:
+        db: the cursor with which `next_lease` has returned it, in the same transaction.
+        lease: the lease.
+        expires_at: unix seconds.
+    """
+    owner = lease.owner
+    db.execute(_HOLD, (lease.thread_id, lease.epoch, owner.run_id, write_owner(owner), expires_at))
 
 
 def renew(db: sqlite3.Cursor, lease: Lease, expires_at: float) -> None:

@@ -1,4 +1,6 @@
-"""Work on one queued thread: acquire its lease, take a run, execute it, and store how it ended.
+"""Work on one thread: acquire its lease, take a run, execute it, and store how it ended.
+
+The thread was found queued, or the run is accepted and taken in one transaction.
 
 All that a worker decides about a run, it decides while it holds the thread's lease: whether the input is stored
 already, whether the run was cancelled, and how it ended. Each write compares the lease's epoch. So a worker that was
@@ -26,7 +28,7 @@ from checkpoint_savers.records import Lease
 from checkpoint_savers.runs import decisions
 from checkpoint_savers.runs.decisions import RunOutcome, TakenRun, WantedLease
 from checkpoint_savers.runs.port import RunStore
-from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow, assistant_of
+from checkpoint_savers.runs.rows import RunError, RunRequest, RunRow, RunStatus, RunThreadRow, assistant_of
 from checkpoint_savers.upkeep.pruning import without_runs
 
 from .._api.attributes import stored_through
@@ -120,12 +122,39 @@ class Execution:
         self._scope.cancel()
 
 
+class Acceptance:
+    """Whether a run that was handed to an activation is accepted."""
+
+    def __init__(self) -> None:
+        self._is_known = anyio.Event()
+        self._run: RunRow | None = None
+        self._error: Exception | None = None
+
+    def answer(self, run: RunRow) -> None:
+        """Note the run, which is stored."""
+        self._run = run
+        self._is_known.set()
+
+    def refuse(self, error: Exception) -> None:
+        """Note why it is not stored. Does nothing if the answer is known."""
+        if not self._is_known.is_set():
+            self._error = error
+            self._is_known.set()
+
+    async def wait(self) -> RunRow:
+        """Return the run. Raises the error with which it was refused."""
+        await self._is_known.wait()
+        if self._run is None:
+            assert self._error is not None
+            raise self._error
+        return self._run
+
+
 class Activation:
     """The work on one thread, until one run of it has ended or was given back.
 
     Args:
         tools: what the worker's activations share.
-        thread: the thread's row, as it was found queued.
 
     Attributes:
         run_id: the run that was taken; "" before.
@@ -133,12 +162,11 @@ class Activation:
         was_refused: another owner has the thread's lease.
     """
 
-    def __init__(self, tools: Tools, thread: RunThreadRow) -> None:
+    def __init__(self, tools: Tools) -> None:
         self.run_id = ""
         self.execution: Execution | None = None
         self.was_refused = False
         self._tools = tools
-        self._thread = thread
         self._marks: RunMarks | None = None
 
     @property
@@ -146,27 +174,67 @@ class Activation:
         """True if the run's end was stored with its last transaction. An exception of the call then changes nothing."""
         return self._marks is not None and self._marks.ended
 
-    async def work(self) -> None:
-        """Take a run of the thread and execute it. Does nothing if another worker has the thread.
+    async def work(self, thread: RunThreadRow) -> None:
+        """Take a run of a queued thread and execute it. Does nothing if another worker has the thread.
 
         Failures of the run are stored with it. Failures of storage are logged: the lease lapses, and another worker
         takes the run.
+
+        Args:
+            thread: its row, as it was found.
         """
+        tools, name = self._tools, assistant_of(thread.route)
         self.was_refused = True  # unless the lease is acquired: the thread is looked at again later
-        if (route := await self._other_route()) is not None:
-            await self._reroute(route)
+        if (route := await self._other_route(name, thread.thread_id)) is not None:
+            # For workers that have the version. This one does not try it again.
+            await tools.runs.requeue(thread, route=route)
+            self.was_refused = False
             return
+
+        async def take(wants: WantedLease) -> TakenRun | None:
+            number = thread.activation_no
+            return await tools.runs.acquire_and_take(thread.thread_id, number, wants, worker=tools.worker_id)
+
         try:
-            taken = await self._take()
+            taken = await self._acquire(take)
         except ThreadBusyError:
             return  # another worker was faster, or a caller runs the thread
         self.was_refused = False
-        if taken is None:
+        if taken is not None:
+            await self._work_on(taken, name)
+
+    async def start(
+        self, thread_id: str, request: RunRequest, metadata: dict[str, Any], route: str, accepted: Acceptance
+    ) -> None:
+        """Accept a run, take it in the same transaction if nothing of its thread is before it, and execute it.
+
+        Args:
+            thread_id, request, metadata, route: as for `RunStore.start`.
+            accepted: gets the run, or the error with which it is refused.
+        """
+        tools = self._tools
+
+        async def start(wants: WantedLease) -> TakenRun | None:
+            started = await tools.runs.start_and_take(
+                thread_id, request, wants, worker=tools.worker_id, metadata=metadata, route=route
+            )
+            accepted.answer(started.run)
+            return started.taken
+
+        try:
+            taken = await self._acquire(start)
+        except Exception as error:
+            accepted.refuse(error)
             return
+        if taken is not None:
+            await self._work_on(taken, request.assistant)
+
+    async def _work_on(self, taken: TakenRun, name: str) -> None:
+        """Execute a run that was taken."""
         lease, row = taken
         self.run_id = row.run_id
         try:
-            if await self._other_route() is not None:  # the thread was moved meanwhile
+            if await self._other_route(name, lease.thread_id) is not None:  # the thread was moved meanwhile
                 await self._give_back(lease, row)
             else:
                 await self._execute(lease, row)
@@ -182,33 +250,24 @@ class Activation:
                 raise
             log.exception("run %s of thread %r: storage failed; it will be taken again", self.run_id, lease.thread_id)
 
-    async def _other_route(self) -> str | None:
-        """Return the thread's route if a version of the graph that this worker lacks is to continue it, else None."""
-        name = assistant_of(self._thread.route)
+    async def _other_route(self, name: str, thread_id: str) -> str | None:
+        """Return a thread's route if a version of the graph that this worker lacks is to continue it, else None."""
         graph = self._tools.graphs[name]
-        route = await route_of(name, graph, self._thread.thread_id)
+        route = await route_of(name, graph, thread_id)
         return None if route in routes_of(name, graph) else route
 
-    async def _reroute(self, route: str) -> None:
-        """Queue the thread for workers that have the version, so that this one does not try it again."""
-        await self._tools.runs.requeue(self._thread, route=route)
-        self.was_refused = False
-
-    async def _take(self) -> TakenRun | None:
-        """Acquire the lease and take a run, in one transaction. If this is cancelled meanwhile, release the lease."""
-        tools, thread, taken = self._tools, self._thread, None
+    async def _acquire(self, transact: Callable[[WantedLease], Awaitable[TakenRun | None]]) -> TakenRun | None:
+        """Take a run by a transaction that acquires the lease. If this is cancelled meanwhile, release the lease."""
+        tools, taken = self._tools, None
         now = tools.saver.clock()
-        owner = this_process(tools.environment.new_id())
-        wants = WantedLease(owner, now, now + tools.saver.lease_seconds)
+        wants = WantedLease(this_process(tools.environment.new_id()), now, now + tools.saver.lease_seconds)
 
-        async def take() -> None:
+        async def do() -> None:
             nonlocal taken
-            taken = await tools.runs.acquire_and_take(
-                thread.thread_id, thread.activation_no, wants, worker=tools.worker_id
-            )
+            taken = await transact(wants)
 
         try:
-            await run_to_completion(take)
+            await run_to_completion(do)
         except BaseException:
             if taken is not None:
                 await self._release(taken.lease)

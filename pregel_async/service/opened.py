@@ -9,7 +9,7 @@ from typing import Any
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import RunNotFoundError, StorageError
 from checkpoint_savers.runs.port import RunStore
-from checkpoint_savers.runs.rows import RunRow
+from checkpoint_savers.runs.rows import RunRequest, RunRow
 
 from .._api.compiled import Graph
 from .early_parts import FOLLOWED_FOR
@@ -44,6 +44,14 @@ class OpenService:
         if found is None:
             raise UnknownGraphError(name, self.graphs)
         return found
+
+    async def accept(
+        self, thread_id: str, request: RunRequest, *, metadata: dict[str, Any] | None = None, route: str
+    ) -> RunRow:
+        """Accept a run, in the worker of this process if that has a slot to spare. See `RunStore.start`."""
+        if self.loop is not None:
+            return await self.loop.accept(thread_id, request, metadata or {}, route)
+        return await self.runs.start(thread_id, request, metadata=metadata, route=route)
 
     def look_for_cancellations(self) -> None:
         """Have the worker of this process stop cancelled runs at once."""

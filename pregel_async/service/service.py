@@ -187,6 +187,8 @@ class RunService:
     ) -> Run:
         """Accept a run. When this returns, the run is stored durably, and some worker will execute it.
 
+        If the worker of this process has a slot that no queued run needs, it takes the run in the same transaction.
+
         Args:
             graph: the name of the graph or assistant.
             input: as for `ainvoke`: an input, None to continue, or a `Command` to answer a question.
@@ -209,7 +211,7 @@ class RunService:
             subgraphs: events of subgraphs are stored, too.
 
         Returns:
-            The run.
+            The run, as it was accepted.
 
         Raises:
             UnknownGraphError: there is no graph of this name.
@@ -271,7 +273,7 @@ class RunService:
             request = msgspec.structs.replace(request, digest=digest_of(asked, call, codec))
         await self._require_room()
         route = await route_of(graph, bound, thread)
-        row = await opened.runs.start(thread, request, metadata=settings.thread_metadata, route=route)
+        row = await opened.accept(thread, request, metadata=settings.thread_metadata, route=route)
         if multitask in ("interrupt", "rollback"):
             opened.look_for_cancellations()
         return Run.from_row(row)
@@ -363,7 +365,7 @@ class RunService:
             multitask="enqueue",
         )
         route = await route_of(request.assistant, opened.graph(request.assistant), row.thread_id)
-        return Run.from_row(await opened.runs.start(row.thread_id, again, route=route))
+        return Run.from_row(await opened.accept(row.thread_id, again, route=route))
 
     async def get_run(self, run_id: str) -> Run:
         """Return a run as it is stored now.

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any
+
 import anyio
 from anyio.abc import TaskGroup
 
 from checkpoint_savers.children import start_soon
 from checkpoint_savers.durations import read_seconds
 from checkpoint_savers.errors import StorageError
-from checkpoint_savers.runs.rows import RunThreadRow
+from checkpoint_savers.runs.rows import RunRequest, RunRow, RunThreadRow
 
 from ..errors import ConfigError
-from .activation import Activation, Tools, log
+from .activation import Acceptance, Activation, Tools, log
 from .dispatch.port import Dispatcher
+from .errors import ServiceDrainingError
 from .keeper import Keeper
 from .routes import routes_of
 
@@ -81,12 +87,14 @@ class WorkLoop:
         self._keeper = Keeper(tools.saver, tools.runs, tools.environment, dispatcher, tools.graphs)
         self._active: dict[str, Activation] = {}  # by thread
         self._refused: set[str] = set()  # threads to try later
+        self._spare = 0  # slots that the queue did not need when it was last looked at
         self._freed = anyio.Event()
         self._alone = False  # a run in quarantine is executed: no other one is taken
         self._clears_until = 0.0  # until then (monotonic) only runs in quarantine are taken, which wait for idleness
         self._draining = anyio.Event()
         self._background: TaskGroup
         self._group: TaskGroup
+        self._context: Context | None = None  # that of `work`, while it takes threads
 
     @property
     def is_draining(self) -> bool:
@@ -106,6 +114,7 @@ class WorkLoop:
         """
         self._tools.control.request_drain(reason)
         self._draining.set()
+        self._context = None
 
     async def work(self) -> None:
         """Work until the service drains, and then until all runs were given back or have ended."""
@@ -115,6 +124,7 @@ class WorkLoop:
             async with anyio.create_task_group() as self._group:
                 with anyio.CancelScope() as taking:
                     start_soon(self._background, self._end_when_draining, taking)
+                    self._context = copy_context()
                     await self._dispatcher.work(self)
             self._background.cancel_scope.cancel()
 
@@ -123,19 +133,21 @@ class WorkLoop:
         taking.cancel()
         self._group.cancel_scope.deadline = anyio.current_time() + self._grace
 
-    def start(self, thread: RunThreadRow) -> bool:
-        """Start to work on a queued thread, unless that is not possible now. See `Crew.start`.
+    def fill(self, queued: Sequence[RunThreadRow]) -> None:
+        """Start to work on queued threads. See `Crew.fill`.
 
         Args:
-            thread: its row.
-
-        Returns:
-            True if it was started.
+            queued: the threads.
         """
-        if self.is_draining or not self._can_start(thread) or thread.thread_id in self._refused:
-            return False
-        self._start(thread)
-        return True
+        waiting = 0
+        for thread in queued:
+            if self.is_draining or thread.thread_id in self._refused or thread.thread_id in self._active:
+                continue
+            if self._can_start(thread):
+                self._start(thread)
+            else:
+                waiting += 1
+        self._spare = 0 if waiting else self.free
 
     def _can_start(self, thread: RunThreadRow) -> bool:
         if not self.free or thread.thread_id in self._active:
@@ -156,9 +168,44 @@ class WorkLoop:
         self._alone = thread.stalls >= QUARANTINE
         if self._alone:
             self._clears_until = 0.0
-        self._active[thread.thread_id] = activation = Activation(self._tools, thread)
-        start_soon(self._group, self._work_on, thread.thread_id, activation, ended)
+        activation = Activation(self._tools)
+        self._active[thread.thread_id] = activation
+        start_soon(self._group, self._work_on, thread.thread_id, activation, partial(activation.work, thread), ended)
         return ended
+
+    async def accept(self, thread_id: str, request: RunRequest, metadata: dict[str, Any], route: str) -> RunRow:
+        """Accept a run. If no queued run needs the slot for it, this worker takes it in the same transaction.
+
+        Args:
+            thread_id, request, metadata, route: as for `RunStore.start`, also for the errors.
+
+        Returns:
+            The run, as it was accepted.
+
+        Raises:
+            ServiceDrainingError: this process shuts down. The run is not stored.
+        """
+        context = self._context
+        if context is None or not self._has_slot_for(thread_id, route):
+            return await self.runs.start(thread_id, request, metadata=metadata, route=route)
+        self._spare -= 1
+        activation, accepted = Activation(self._tools), Acceptance()
+        self._active[thread_id] = activation
+
+        async def work() -> None:
+            try:
+                await activation.start(thread_id, request, metadata, route, accepted)
+            finally:
+                accepted.refuse(ServiceDrainingError())
+
+        # In the worker's context: the run is no part of what the caller does, a node of another run perhaps.
+        context.run(start_soon, self._group, self._work_on, thread_id, activation, work, anyio.Event())
+        return await accepted.wait()
+
+    def _has_slot_for(self, thread_id: str, route: str) -> bool:
+        # Not of the slots that became free since: queued runs are first.
+        is_free = self._spare > 0 and self.free > 0 and self.environment.monotonic() >= self._clears_until
+        return is_free and route in self.routes and thread_id not in self._active and thread_id not in self._refused
 
     async def work_on(self, thread_id: str, activation_no: int) -> None:
         """Work on a thread, and return when that has ended. See `Crew.work_on`.
@@ -180,9 +227,11 @@ class WorkLoop:
                 with anyio.move_on_after(LOOK_EVERY):
                     await self._freed.wait()
 
-    async def _work_on(self, thread_id: str, activation: Activation, ended: anyio.Event) -> None:
+    async def _work_on(
+        self, thread_id: str, activation: Activation, work: Callable[[], Awaitable[None]], ended: anyio.Event
+    ) -> None:
         try:
-            await activation.work()
+            await work()
         except Exception:
             # A defect of ours or of a saver's. The worker and its other runs continue; the keeper queues the thread.
             log.exception("the work on thread %r has failed", thread_id)

@@ -207,9 +207,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "epoch-does-not-rise-in-memory",
         "P6: a new lease does not invalidate the previous one",
-        "InMemorySaver._acquire",
-        "thread.epoch += 1",
-        "thread.epoch = 1",
+        "memory._StoredThread.next_lease",
+        "epoch=self.epoch + 1",
+        "epoch=1",
         ("tests/savers/test_conformance.py::TestInMemorySaver::test_its_own_run_may_acquire_again",),
     ),
     Fault(
@@ -223,9 +223,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "epoch-does-not-rise",
         "P6: a new lease does not invalidate the previous one",
-        "writing.acquire",
-        "(found.epoch + 1, owner.run_id",
-        "(found.epoch, owner.run_id",
+        "sqlite.writing.next_lease",
+        "epoch=found.epoch + 1",
+        "epoch=found.epoch",
         ("tests/savers/test_conformance.py::TestSqliteSaver::test_its_own_run_may_acquire_again",),
     ),
     Fault(
@@ -285,7 +285,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "live-leases-are-taken",
         "P6: two runs hold a lease on one thread",
-        "writing.acquire",
+        "sqlite.writing.next_lease",
         "is_live(found.owner, found.expires_at, now=now)",
         "False",
         ("tests/savers/test_conformance.py::TestSqliteSaver::test_a_live_lease_refuses_others",),
@@ -2140,6 +2140,38 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "if outer and not lease.saver.commits_others:",
         "if False:",
         ("tests/threads/test_durability_modes.py::test_a_saver_that_stores_one_namespace_at_a_time",),
+    ),
+    Fault(
+        "starts-before-the-queue",
+        "P16: runs that a worker starts itself take each slot that becomes free: queued runs wait for ever",
+        "service.worker",
+        "self._spare = 0 if waiting else self.free",
+        "self._spare = self._spare if waiting else self.free",
+        ("tests/service/test_taken_at_once.py::test_queued_runs_are_first",),
+    ),
+    Fault(
+        "starts-in-the-context-of-a-node",
+        "P16: a run that a node starts is executed as a part of the node's run",
+        "service.worker",
+        "context.run(start_soon, self._group,",
+        "start_soon(self._group,",
+        ("tests/service/test_taken_at_once.py::test_the_caller_is_no_part_of_the_run",),
+    ),
+    Fault(
+        "starts-before-open-runs",
+        "P16: a run that is taken as it is started overtakes the open runs of its thread",
+        "runs.decisions",
+        "thread is not None and lease is not None and not found.open",
+        "thread is not None and lease is not None",
+        ("tests/runs/test_run_stores.py::TestInMemoryRuns::test_start_and_take_of_a_busy_thread",),
+    ),
+    Fault(
+        "defects-tried-at-once",
+        "P16: a worker with a defect tries a queued thread again and again, without a pause",
+        "Activation.work",
+        "self.was_refused = True",
+        "self.was_refused = False",
+        ("tests/service/test_lost_workers.py::test_a_defect_before_a_run_is_taken",),
     ),
     Fault(
         "marks-of-changed-runs",

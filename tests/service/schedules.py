@@ -13,7 +13,13 @@ from checkpoint_savers.runs.port import RunStore
 Stop: TypeAlias = Callable[[str], Awaitable[object]]
 """Called before each write of a worker with its name: "take", "begin", "commit", "rewrite", "end" or "give_back"."""
 
-WRITES = {"acquire_and_take": "take", "begin": "begin", "end": "end", "give_back": "give_back"}
+WRITES = {
+    "acquire_and_take": "take",
+    "start_and_take": "take",
+    "begin": "begin",
+    "end": "end",
+    "give_back": "give_back",
+}
 
 
 class Clock:

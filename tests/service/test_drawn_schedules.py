@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -17,7 +19,8 @@ import pytest
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from checkpoint_savers.errors import StorageError
 from pregel_async import START, StateGraph
-from pregel_async.service import RunNotFoundError, RunOverError, RunService, Worker
+from pregel_async.errors import ConfigError
+from pregel_async.service import RunNotFoundError, RunOverError, RunService, ServiceDrainingError, Worker
 from pregel_async.testing import VirtualClock
 from pregel_async.testing.loop import SimulatedLoop
 
@@ -163,7 +166,8 @@ class World:
         rng = self.rng
         for number in range(rng.randrange(2, 6)):
             mark = f"{thread_id}{number}"
-            run = await web.start(
+            start = partial(
+                web.start,
                 "agent",
                 {"log": [f"{mark}.in"]},
                 thread_id=thread_id,
@@ -171,7 +175,15 @@ class World:
                 priority=rng.choice((0, 0, 3)),
                 durability=rng.choice(("sync", "async", "exit")),
                 max_stalls=100,
+                idempotency_key=mark,
             )
+            worker = rng.choice(self.processes).service
+            if worker is not None and rng.random() < 0.5:
+                # In a process that works, which may take the run at once. It may be stopped, killed or drained while
+                # it starts the run: then the request is repeated.
+                with anyio.move_on_after(5), suppress(StorageError, ServiceDrainingError, ConfigError):
+                    await worker.start(*start.args, **start.keywords)
+            run = await start()
             self.accepted.append((mark, run.run_id))
             await self.clock.sleep(rng.random() * rng.choice((0, 3, 10)))
             if rng.random() < 0.3:

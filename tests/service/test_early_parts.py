@@ -152,7 +152,8 @@ async def test_without_a_follower(
                 RunService({"agent": talking(Gate())}, elsewhere, work=False) as web,
                 anyio.create_task_group() as group,
             ):
-                run = await worker.start("agent", {}, thread_id=who, stream_mode=MODES)
+                # Elsewhere: a worker's own start may take the run, too, or not.
+                run = await web.start("agent", {}, thread_id=who, stream_mode=MODES)
                 shown = anyio.Event()
 
                 async def read(service: RunService, shown: anyio.Event = shown, run_id: str = run.run_id) -> None:

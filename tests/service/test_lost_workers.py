@@ -17,6 +17,7 @@ from checkpoint_savers.runs.decisions import TakenRun, WantedLease
 from checkpoint_savers.runs.port import RunStore
 from checkpoint_savers.runs.rows import RunRow
 from pregel_async.service import RunService
+from pregel_async.service.worker import WorkLoop
 
 from .graphs import Gate, asking, gated, steps
 
@@ -253,3 +254,31 @@ async def test_a_direct_call_and_a_run_of_one_thread(saver: BaseCheckpointSaver)
         with pytest.raises(ThreadBusyError):
             await direct.ainvoke({}, "u")
         await service.cancel(waiting.run_id)
+
+
+async def test_a_defect_before_a_run_is_taken(
+    saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread is tried again after a pause, and not at once, again and again."""
+    runs: Any = saver.runs
+    take, tries, pauses = runs.acquire_and_take, list[str](), list[str]()
+    try_later = WorkLoop._try_later
+
+    async def defective(thread_id: str, *args: Any, **options: Any) -> Any:
+        tries.append(thread_id)
+        if len(tries) < 3:
+            raise RuntimeError("a defect")
+        return await take(thread_id, *args, **options)
+
+    async def counted(self: WorkLoop, thread_id: str) -> None:
+        pauses.append(thread_id)
+        await try_later(self, thread_id)
+
+    monkeypatch.setattr(runs, "acquire_and_take", defective, raising=False)
+    monkeypatch.setattr(WorkLoop, "_try_later", counted)
+    async with RunService({"agent": steps("a")}, saver, work=False) as web:
+        run = await web.start("agent", {}, thread_id="t")
+        async with RunService({"agent": steps("a")}, saver):
+            assert (await web.join(run.run_id)).status == "success"
+    assert (tries, pauses) == (["t"] * 3, ["t"] * 2)
+    assert caplog.text.count("a defect") >= 2

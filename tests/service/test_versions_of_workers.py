@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver
+from checkpoint_savers.runs.port import RunStore
 from checkpoint_savers.runs.rows import RunThreadRow
 from pregel_async import START, Command, StateGraph
 from pregel_async._runtime.platform.environment import SystemEnvironment
@@ -64,10 +65,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int, ..
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     work = Activation.work
 
-    async def recorded(self: Activation) -> None:
+    async def recorded(self: Activation, thread: RunThreadRow) -> None:
         orders: Any = self._tools.graphs["orders"]
-        seen.append((self._thread.thread_id, self._thread.route, orders.versions))
-        await work(self)
+        seen.append((thread.thread_id, thread.route, orders.versions))
+        await work(self, thread)
 
     monkeypatch.setattr(Activation, "work", recorded)
     return seen
@@ -168,7 +169,7 @@ async def test_a_wrong_route_is_corrected_by_one_look(
 ) -> None:
     """P16: a worker that finds a thread which has moved to another version queues it for that version, and is free."""
     await graph(2, saver).ainvoke({}, "t")
-    take = Activation._take
+    take = RunStore.acquire_and_take
     acquired: list[str] = []
     tried_later: list[str] = []
 
@@ -176,16 +177,16 @@ async def test_a_wrong_route_is_corrected_by_one_look(
         await graph(2, saver).ainvoke(Command(resume="yes"), "t")
         await graph(3, saver).ainvoke({}, "t")
 
-    async def late(self: Activation) -> Any:
+    async def late(self: RunStore, thread_id: str, *args: Any, **options: Any) -> Any:
         if moves != "before" and not acquired:
             await move()
-        acquired.append(self._thread.thread_id)
-        return await take(self)
+        acquired.append(thread_id)
+        return await take(self, thread_id, *args, **options)
 
     async def try_later(self: WorkLoop, thread_id: str) -> None:
         tried_later.append(thread_id)
 
-    monkeypatch.setattr(Activation, "_take", late)
+    monkeypatch.setattr(RunStore, "acquire_and_take", late)
     monkeypatch.setattr(WorkLoop, "_try_later", try_later)
     async with service(saver, 2, 3, work=False) as web:
         run = await web.start("orders", Command(resume="yes"), thread_id="t")

@@ -1,8 +1,9 @@
-"""The client process of a storm: `python -m tests.storms.client SAVER JOURNAL SEED CONVERSATIONS`.
+"""The client process of a storm: `python -m tests.storms.client SAVER JOURNAL EFFECTS SEED CONVERSATIONS`.
 
 It holds as many conversations at the same time as it is asked to, each on one thread after the other, until its standard
 input is closed. Then it waits until all its runs have ended. It appends what it did to the journal, which the audit
-reads, and prints a dot for each run that it saw end.
+reads, and prints a dot for each run that it saw end. It also works in a few slots, so that it takes some runs in the
+transaction that starts them.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import anyio.to_thread
 
 from checkpoint_savers.errors import StorageError
 from pregel_async import Command
-from pregel_async.service import Run, RunNotFoundError, RunOverError, RunService
+from pregel_async.service import Run, RunNotFoundError, RunOverError, RunService, Worker
 
-from .graphs import Effects, attempt_of, graphs
+from .graphs import attempt_of, graphs, opened_effects
 from .savers import opened_saver
 
 T = TypeVar("T")
@@ -152,12 +153,12 @@ async def _insisted(call: Callable[[], Awaitable[T]]) -> T:
             await anyio.sleep(0.1)
 
 
-async def run(source: str, journal: Path, seed: str, conversations: int) -> None:
+async def run(source: str, journal: Path, effects: Path, seed: str, conversations: int) -> None:
     """Hold conversations until the standard input is closed."""
-    with open(journal, "w", encoding="utf-8") as file:
+    with open(journal, "w", encoding="utf-8") as file, opened_effects(effects) as of_nodes:
         async with opened_saver(source) as saver:
             async with RunService(
-                graphs(Effects(None)), saver, work=False, context=attempt_of, max_pending=10**9
+                graphs(of_nodes), saver, work=Worker(slots=2), context=attempt_of, max_pending=10**9
             ) as service:
                 client = Client(service, file, seed)
                 async with anyio.create_task_group() as group:
@@ -168,4 +169,4 @@ async def run(source: str, journal: Path, seed: str, conversations: int) -> None
 
 
 if __name__ == "__main__":
-    anyio.run(run, sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    anyio.run(run, sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], int(sys.argv[5]))

@@ -5,7 +5,7 @@ A disturbance is drawn from the seed:
 | kind | what happens |
 | --- | --- |
 | kill | SIGKILL, and a new worker at once |
-| stop | SIGSTOP for about as long as a lease or longer, and SIGCONT |
+| stop | SIGSTOP for about as long as a lease or longer, and SIGCONT; also of the client, which works, too |
 | drain | SIGTERM, and a new worker at once: a rolling restart |
 """
 
@@ -90,7 +90,9 @@ class Storm:
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._disturbances: Counter[str] = Counter()
         self._ended = 0
-        self._client = self._process("client", str(place / "journal"), seed, str(conversations), talks=True)
+        self._client = self._process(
+            "client", str(place / "journal"), str(place / "effects"), seed, str(conversations), talks=True
+        )
         self._workers = [self._worker() for _ in range(WORKERS)]
 
     def rage(self, count: int, patience: float, *, runs: int = 0) -> float:
@@ -178,12 +180,13 @@ class Storm:
                 del self._stopped[process]
 
     def _disturb(self) -> None:
-        """Disturb one worker. At least one is never stopped."""
+        """Disturb one worker, or stop the client. At least one worker is never stopped."""
         kind = self._rng.choices(list(KINDS), list(KINDS.values()))[0]
         at = self._rng.randrange(WORKERS)
         victim = self._workers[at]
         if kind == "stop":
-            if len(self._stopped) == WORKERS - 1 or victim in self._stopped:
+            victim = self._rng.choice((victim, victim, victim, self._client))
+            if len(self._stopped) >= WORKERS - 1 or victim in self._stopped:
                 return
             victim.send_signal(signal.SIGSTOP)
             self._stopped[victim] = time.monotonic() + LEASE_SECONDS * self._rng.uniform(0.5, 2.5)

@@ -45,7 +45,9 @@ def script() -> list[Step]:
         _take(4),
         _under(lambda runs, lease: runs.end(lease, "a", RunOutcome(status="cancelled", rest="idle", rolled_back=True))),
         Step(lambda saver, leases: saver.adelete_thread("u")),
-        _step(lambda runs: runs.start("u", request("e"))),
+        _start_and_take("u", "e"),
+        _step(lambda runs: runs.start("u", request("f"))),
+        _under(lambda runs, lease: runs.end(lease, "e", SUCCESS, commit(row(1))), "u"),
     ]
 
 
@@ -61,9 +63,9 @@ def _step(act: Callable[[RunStore], Awaitable[object]]) -> Step:
     return Step(run)
 
 
-def _under(act: Callable[[RunStore, Lease], Awaitable[object]]) -> Step:
+def _under(act: Callable[[RunStore, Lease], Awaitable[object]], thread_id: str = "t") -> Step:
     async def run(saver: BaseCheckpointSaver, leases: Leases) -> None:
-        await act(_runs(saver), leases["t"])
+        await act(_runs(saver), leases[thread_id])
 
     return Step(run)
 
@@ -78,7 +80,17 @@ def _take(activation_no: int) -> Step:
     return Step(run)
 
 
-NAMES: Final = ("a", "b", "c", "d", "e")
+def _start_and_take(thread_id: str, run_id: str) -> Step:
+    async def run(saver: BaseCheckpointSaver, leases: Leases) -> None:
+        wants = WantedLease(here("worker"), NOW, LATER)
+        started = await _runs(saver).start_and_take(thread_id, request(run_id), wants, worker="w", metadata={"n": 2})
+        assert started.taken is not None
+        leases[thread_id] = started.taken.lease
+
+    return Step(run)
+
+
+NAMES: Final = ("a", "b", "c", "d", "e", "f")
 
 
 async def contents(saver: BaseCheckpointSaver) -> dict[str, object]:

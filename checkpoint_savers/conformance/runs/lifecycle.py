@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from ...abc import BaseCheckpointSaver
-from ...errors import RunNotFoundError, RunOverError, StorageError, ThreadBusyError
-from ...runs.decisions import Changes, Found, RunOutcome, WantedLease
+from ...errors import IdempotencyConflictError, RunNotFoundError, RunOverError, StorageError, ThreadBusyError
+from ...runs.decisions import Changes, Found, RunOutcome, TakenRun, WantedLease
 from ...runs.port import RunStore
 from ...runs.rows import RunRow
 from ..caches.conformance import Clock
@@ -50,6 +51,70 @@ class Lifecycle(RunSuite):
         await runs.begin(lease, "a", commit(row(2, 1), head=1))
         assert await runs.end(lease, "a", SUCCESS)
         assert [header.owner for header in await saver.threads()] == [None]
+
+    async def test_start_and_take(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """P6, P16: a run is accepted and taken together if nothing of its thread is before it. Its thread may be new,
+        or have checkpoints."""
+        now = saver.clock()
+        wants = WantedLease(here("worker"), now, now + 30)
+        run, taken = await runs.start_and_take(
+            "t", request("a"), wants, worker="w", metadata={"user": "ada"}, route="graph@2"
+        )
+        assert taken is not None
+        lease, took = taken
+        assert (run.run_id, run.status, run.attempt) == ("a", "pending", 0)
+        assert (took.status, took.attempt, took.worker) == ("running", 1, "w")
+        assert await runs.get_run("a") == took and await runs.queued() == ()
+        thread = await self.thread_of(runs)
+        assert (thread.activation, thread.status, thread.epoch, thread.pending) == ("active", "busy", lease.epoch, 0)
+        assert (thread.metadata, thread.route) == ({"user": "ada"}, "graph@2")
+        assert (lease.thread_id, lease.owner, lease.newest) == ("t", wants.owner, None)
+        (header,) = await saver.threads()
+        assert (header.owner, header.epoch, header.expires_at) == (wants.owner, lease.epoch, wants.expires_at)
+        with pytest.raises(ThreadBusyError):
+            await self.acquire(saver, "other")
+        await runs.begin(lease, "a", commit(row(1)))
+        assert await runs.end(lease, "a", SUCCESS)
+        wants = WantedLease(here("next"), now, now + 30)
+        run, taken = await runs.start_and_take("t", request("b"), wants, worker="w")
+        assert taken is not None and taken.lease.epoch > lease.epoch and taken.lease.newest == row(1).checkpoint_id
+        with pytest.raises(ThreadBusyError):
+            await saver.commit(lease, commit(row(2, 1), head=1))
+        await runs.begin(taken.lease, "b", commit(row(2, 1), head=1))
+        assert await runs.end(taken.lease, "b", SUCCESS)
+
+    async def test_start_and_take_of_a_busy_thread(
+        self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock
+    ) -> None:
+        """P6, P16: a run that cannot be taken now is queued, or waits for its time, and no lease is acquired. A refused
+        one is not stored."""
+        wants = WantedLease(here("worker"), clock.now, clock.now + 30)
+
+        async def start(thread_id: str, name: str, **options: Any) -> TakenRun | None:
+            run, taken = await runs.start_and_take(thread_id, request(name, **options), wants, worker="w")
+            assert run == await runs.get_run(name) or taken is not None
+            return taken
+
+        direct = await self.acquire(saver, "a direct call", thread_id="called")
+        assert await start("called", "a") is None  # its lease is another's
+        await saver.commit(direct, commit(row(1), releases=True))
+        assert await start("called", "b") is None  # "a" is before it
+        assert await start("later", "c", due=clock.now + 5) is None
+        with pytest.raises(ThreadBusyError):
+            await start("called", "d", multitask="reject")
+        with pytest.raises(StorageError):
+            await start("new", "a")
+        assert await start("keyed", "e", idempotency_key="k", digest=b"1") is not None
+        same, taken = await runs.start_and_take(
+            "another", request("f", idempotency_key="k", digest=b"1"), wants, worker="w"
+        )
+        assert (same.run_id, taken) == ("e", None)
+        with pytest.raises(IdempotencyConflictError):
+            await start("another", "g", idempotency_key="k", digest=b"2")
+        assert [await runs.get_run(name) for name in ("d", "f", "g")] == [None] * 3
+        assert sorted([one.thread_id for one in await runs.queued()]) == ["called"]
+        owners = {header.thread_id: (header.owner, header.epoch) for header in await saver.threads()}
+        assert owners == {"called": (None, direct.epoch), "later": (None, 0), "keyed": (wants.owner, 1)}
 
     async def test_a_run_from_start_to_end(self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock) -> None:
         """P4: a run is stored when `start` returns. A worker takes it under a lease, which its end releases."""

@@ -38,8 +38,15 @@ class Crew(Protocol):
         """The number of slots that are free now."""
         ...
 
-    def start(self, thread: RunThreadRow) -> bool:
-        """Start to work on a queued thread, unless that is not possible now. Returns True if it was started."""
+    def fill(self, queued: Sequence[RunThreadRow]) -> None:
+        """Start to work on queued threads, in this order, while there are free slots.
+
+        If a slot is left, this process takes runs in it that it starts itself, without the queue. So a dispatcher that
+        cannot list the queue calls `work_on`, and never this.
+
+        Args:
+            queued: all threads that are queued now, or more than there are free slots.
+        """
         ...
 
     async def work_on(self, thread_id: str, activation_no: int) -> None:

@@ -42,10 +42,7 @@ class RowDispatcher(Dispatcher):
     async def _fill_slots(self, crew: Crew) -> None:
         if crew.free:
             queued = await crew.runs.queued(routes=crew.routes, limit=max(CHOICE, crew.free))
-            for thread in queued if len(queued) <= crew.free else _mixed(queued):
-                if not crew.free:
-                    break
-                crew.start(thread)
+            crew.fill(queued if len(queued) <= crew.free else _mixed(queued))
 
 
 def _mixed(queued: Collection[RunThreadRow]) -> list[RunThreadRow]:
