@@ -7,10 +7,12 @@ machine, by the client: then the request is repeated for exactly the epoch whose
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ..errors import ThreadBusyError, UnsupportedFormatError
 from ..owner import is_gone
 from ..records import Lease, Owner
+from .batches import may_prepare, table_of, values_of
 from .connections import PostgresCursor
 from .escaping import escape
 from .group_commit import QueuedWrite
@@ -24,8 +26,7 @@ from .server_clock import SERVER_TIME, ServerClock, counter
 # request. Its ORDER BY makes two batches lock new rows in the same order, so they cannot deadlock.
 _STATEMENT = """
 WITH job AS MATERIALIZED (
-    SELECT * FROM unnest(%b::int[], %b::text[], %b::text[], %b::text[], %b::float8[], %b::float8[], %b::bigint[])
-    AS j (n, thread_id, run_id, owner, now, expires_at, dead)
+    SELECT * FROM {job}
 ), layout AS MATERIALIZED (
     SELECT max(version) AS version, coalesce(max(version), 0) <= {version} AS is_ours
     FROM {s}.pregel_saver_version
@@ -58,6 +59,17 @@ FROM seen s LEFT JOIN taken USING (n) LEFT JOIN made ON made.thread_id = s.threa
 """
 
 
+_JOB: Final = {
+    "n": "int",
+    "thread_id": "text",
+    "run_id": "text",
+    "owner": "text",
+    "now": "float8",
+    "expires_at": "float8",
+    "dead": "bigint",
+}
+
+
 class LeaseRequest(QueuedWrite[Lease]):
     """A request for a lease. Arguments as those of `SaverPort.acquire`."""
 
@@ -82,7 +94,7 @@ class AcquireStatement:
     """
 
     def __init__(self, schema: str, name: str, clock: ServerClock) -> None:
-        self._statement = _STATEMENT.format(s=schema, version=SAVER.version, time=SERVER_TIME).encode()
+        self._schema = schema
         self._name = name
         self._clock = clock
 
@@ -96,17 +108,23 @@ class AcquireStatement:
         Returns:
             The requests to repeat.
         """
-        parameters: list[object] = [
-            list(range(len(writes))),
-            [escape(write.thread_id) for write in writes],
-            [escape(write.owner.run_id) for write in writes],
-            [write.text for write in writes],
-            [write.now for write in writes],
-            [write.expires_at for write in writes],
-            [write.dead for write in writes],
+        jobs = [
+            (
+                n,
+                escape(write.thread_id),
+                escape(write.owner.run_id),
+                write.text,
+                write.now,
+                write.expires_at,
+                write.dead,
+            )
+            for n, write in enumerate(writes)
         ]
+        statement = _STATEMENT.format(
+            s=self._schema, version=SAVER.version, time=SERVER_TIME, job=table_of("j", _JOB, len(jobs))
+        )
         sent = counter()
-        await cursor.execute(self._statement, parameters, binary=True)
+        await cursor.execute(statement.encode(), values_of(jobs), prepare=may_prepare(len(jobs)), binary=True)
         answers, received = await cursor.fetchall(), counter()
         again: list[LeaseRequest] = []
         for n, epoch, newest, was_free, seen, holder, until, version, is_ours, now in answers:

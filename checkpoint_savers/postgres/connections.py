@@ -34,8 +34,11 @@ _DEFAULTS: dict[str, str | int] = {
     "fallback_application_name": "pregel_async",
 }
 _OPTIONS = {"autocommit": True, "prepare_threshold": None}
-"""Of connections: each statement is a transaction; none is prepared, as behind a pooler the next statement may run on
-another server connection."""
+"""Of connections: each statement is a transaction; none is prepared, until `_allow_prepared` has looked."""
+
+_PREPARE_AFTER = 3
+"""How often a connection executes a statement before it is prepared. Statements whose plan is to depend on their values
+are never prepared: `execute(..., prepare=False)`."""
 
 # Several short waits instead of one long one: after a failed connect, the pool (see `open`) connects again only when a
 # connection is requested.
@@ -90,7 +93,13 @@ class Source:
         # `reconnect_timeout=0`: the pool stops at the first failed connect, and retries when a connection is next
         # requested. By itself it would retry at ever longer intervals, and come back long after the server has.
         self.pool = psycopg_pool.AsyncConnectionPool(
-            self.conninfo, kwargs=_OPTIONS, min_size=1, max_size=self._size, open=False, reconnect_timeout=0.0
+            self.conninfo,
+            kwargs=_OPTIONS,
+            min_size=1,
+            max_size=self._size,
+            open=False,
+            reconnect_timeout=0.0,
+            configure=_allow_prepared,
         )
         try:
             await self.pool.open()
@@ -159,7 +168,7 @@ class Source:
                 left = max(deadline - time.monotonic(), 0.01)
                 borrowed: Connection = await self.pool.getconn(timeout=min(wait, left))
                 connection = borrowed
-                return await _run_on(borrowed, work)
+                return await _run_on(borrowed, work, is_users=self.user_pool is not None)
             except (psycopg_pool.PoolTimeout, psycopg_pool.TooManyRequests):
                 wait = min(wait * 1.5, _LONGEST_WAIT)
                 failure: Exception | None = None
@@ -205,11 +214,21 @@ class Source:
         raise UnreachableError(f"{message}.") from failure
 
 
-async def _run_on(connection: Connection, work: Callable[[PostgresCursor], Awaitable[T]]) -> T:
+async def _allow_prepared(connection: Connection) -> None:
+    """Let statements be prepared, unless a pooler is between the client and the server."""
+    # A pooler has a process number of its own for each client. Behind it, the next statement may run on a connection
+    # on which nothing was prepared, or another client's statement has the name.
+    row = await (await new_cursor(connection).execute(b"SELECT pg_backend_pid()")).fetchone()
+    if row is not None and row[0] == connection.info.backend_pid:
+        connection.prepare_threshold = _PREPARE_AFTER
+
+
+async def _run_on(connection: Connection, work: Callable[[PostgresCursor], Awaitable[T]], *, is_users: bool) -> T:
     """Run work on a borrowed connection, with the options that statements here expect, and restore its own options."""
     # The options are restored afterwards, as a user's own code borrows the connections of a user's pool, too.
     autocommit, threshold = connection.autocommit, connection.prepare_threshold
-    connection.prepare_threshold = None
+    if is_users:
+        connection.prepare_threshold = None
     if not autocommit:
         await connection.set_autocommit(True)
     try:

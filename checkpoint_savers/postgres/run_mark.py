@@ -15,28 +15,25 @@ from typing import Any, Final, NamedTuple
 from ..records import Lease
 from ..runs.decisions import Changes, Found
 from ..runs.rows import RunRow, RunThreadRow
+from .batches import table_of, values_of
 from .escaping import escape
-from .run_rows import changed_run_values, content_values, thread_values
+from .run_rows import CONTENT, RUN_CHANGES, THREAD_CHANGES, changed_run_values, content_values, thread_values
 
-RUNS: Final = """, marked AS MATERIALIZED (
-    SELECT m.* FROM unnest(%b::int[], %b::bytea[], %b::text[], %b::text[], %b::bool[], %b::bytea[])
-        AS m (n, before, run_id, status, hidden, frame)
-    JOIN {s}.pregel_runs u ON u.run_id = m.run_id AND u.frame = m.before
+RUNS: Final = """, marks AS MATERIALIZED (SELECT * FROM {marks}), marked AS MATERIALIZED (
+    SELECT m.* FROM marks m JOIN {s}.pregel_runs u ON u.run_id = m.run_id AND u.frame = m.before
     FOR UPDATE OF u SKIP LOCKED
 )"""
-"""The runs that a batch marks, as far as their rows are the expected ones."""
+"""The runs that a batch marks, and those of them whose rows are the expected ones."""
 
-THREADS: Final = """, marked_threads AS MATERIALIZED (
-    SELECT m.* FROM unnest(%b::int[], %b::bytea[], %b::bool[], %b::text[], %b::text[], %b::text[], %b::text[],
-            %b::bigint[], %b::float8[], %b::bigint[], %b::text[], %b::float8[], %b::float8[], %b::float8[], %b::bytea[],
-            %b::text[], %b::bytea[])
-        AS m (n, before, has_content, thread_id, status, assistant, activation,
-            activation_no, activation_at, priority, route, wake_at, created_at, updated_at, frame,
-            state, content)
+THREADS: Final = """, thread_marks AS MATERIALIZED (SELECT * FROM {thread_marks}), marked_threads AS MATERIALIZED (
+    SELECT m.* FROM thread_marks m
     JOIN {s}.pregel_run_threads r ON r.thread_id = m.thread_id AND r.frame = m.before
     FOR UPDATE OF r SKIP LOCKED
 )"""
 """The threads that a batch marks, likewise."""
+
+_RUN: Final = {"n": "int", "before": "bytea", **RUN_CHANGES}
+_THREAD: Final = {"n": "int", "before": "bytea", "has_content": "bool", **THREAD_CHANGES, **CONTENT}
 
 UPDATED_RUNS: Final = """, updated_runs AS (
     UPDATE {s}.pregel_runs u SET status = k.status, hidden = k.hidden, frame = k.frame
@@ -51,6 +48,12 @@ UPDATED_THREADS: Final = """, updated_threads AS (
         content = CASE WHEN k.has_content THEN k.content ELSE t.content END
     FROM marked_threads k JOIN held h USING (n) WHERE t.thread_id = k.thread_id
 )"""
+
+
+# Without the numbers of writes as literals: each other text would be another prepared statement.
+_HAS_ROW: Final = "(NOT EXISTS (SELECT FROM {all} k WHERE k.n = s.n) OR EXISTS (SELECT FROM {found} k WHERE k.n = s.n))"
+_IS_MARKED: Final = _HAS_ROW.format(all="marks", found="marked")
+_IS_THREAD_MARKED: Final = _HAS_ROW.format(all="thread_marks", found="marked_threads")
 
 
 class RowsChangedError(Exception):
@@ -144,7 +147,7 @@ class MarkParts(NamedTuple):
     fits: str = ""
     is_marked: str = "true"
     updates: str = ""
-    values: Sequence[list[Any]] = ()
+    values: Sequence[Any] = ()
 
     @classmethod
     def of(cls, marks: Sequence[RunMark | None]) -> MarkParts:
@@ -157,16 +160,15 @@ class MarkParts(NamedTuple):
         threads = [(n, *mark.thread) for n, mark in enumerate(marks) if mark is not None and mark.thread is not None]
         if not runs:
             return cls()
-        conditions = [_is_found("marked", runs)] + [_is_found("marked_threads", threads)] * bool(threads)
+        found, fits, values = RUNS.replace("{marks}", table_of("m", _RUN, len(runs))), _IS_MARKED, values_of(runs)
+        if threads:
+            found += THREADS.replace("{thread_marks}", table_of("m", _THREAD, len(threads)))
+            fits += f" AND {_IS_THREAD_MARKED}"
+            values += values_of(threads)
         return cls(
-            found=RUNS + THREADS * bool(threads),
-            fits="".join([f" AND {condition}" for condition in conditions]),
-            is_marked=" AND ".join(conditions),
+            found=found,
+            fits=f" AND {fits}",
+            is_marked=fits,
             updates=UPDATED_RUNS + UPDATED_THREADS * bool(threads),
-            values=[list(column) for rows in (runs, threads) for column in zip(*rows, strict=True)],
+            values=values,
         )
-
-
-def _is_found(table: str, rows: Sequence[tuple[Any, ...]]) -> str:
-    """Return the condition that a write has no row in a table of marks, or that this row is the expected one."""
-    return f"(s.n <> ALL (ARRAY{[row[0] for row in rows]}) OR EXISTS (SELECT FROM {table} k WHERE k.n = s.n))"

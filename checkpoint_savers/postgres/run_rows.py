@@ -13,6 +13,7 @@ from ..errors import CorruptCheckpointError
 from ..metadata import read_metadata
 from ..runs.port import ActiveThread
 from ..runs.rows import RunRow, RunThreadRow
+from .batches import Columns
 from .escaping import escape, escape_or_none, unescape
 from .rows import Raw, owner_of, where_of
 
@@ -73,8 +74,43 @@ def _escaped(value: Any) -> Any:
     return value
 
 
+RUN_CHANGES: Final[Columns] = {"run_id": "text", "status": "text", "hidden": "bool", "frame": "bytea"}
+"""The columns of `changed_run_values`."""
+
+NEW_RUN: Final[Columns] = {
+    **RUN_CHANGES,
+    "thread_id": "text",
+    "seq": "bigint",
+    "assistant": "text",
+    "key": "text",
+    "created_at": "float8",
+    "metadata": "text",
+    "payload": "bytea",
+}
+"""Those of `new_run_values`."""
+
+THREAD_CHANGES: Final[Columns] = {
+    "thread_id": "text",
+    "status": "text",
+    "assistant": "text",
+    "activation": "text",
+    "activation_no": "bigint",
+    "activation_at": "float8",
+    "priority": "bigint",
+    "route": "text",
+    "wake_at": "float8",
+    "created_at": "float8",
+    "updated_at": "float8",
+    "frame": "bytea",
+}
+"""The id of a thread, and the columns of `thread_values`."""
+
+CONTENT: Final[Columns] = {"state": "text", "content": "bytea"}
+"""Those of `content_values`."""
+
+
 def new_run_values(run: RunRow) -> Raw:
-    """Return the values of a new run, in the order of `_INSERT_RUNS`.
+    """Return the values of a new run, in the order of `NEW_RUN`.
 
     Args:
         run: the run.
@@ -93,7 +129,7 @@ def new_run_values(run: RunRow) -> Raw:
 
 
 def changed_run_values(run: RunRow) -> Raw:
-    """Return the values of a run that change, and its id, in the order of `_UPDATE_RUNS`.
+    """Return the values of a run that change, and its id, in the order of `RUN_CHANGES`.
 
     Args:
         run: the run.
@@ -105,7 +141,9 @@ def changed_run_values(run: RunRow) -> Raw:
 
 
 def thread_values(thread: RunThreadRow) -> Raw:
-    """Return the values of a thread that change with each transaction, in the order of `_UPDATE_THREAD`.
+    """Return the values of a thread that change with each transaction, in the order of `THREAD_CHANGES`.
+
+    The id, which is the first one there, is left out.
 
     Args:
         thread: the thread.
@@ -143,7 +181,7 @@ def touched_values(raw: Raw, now: float) -> tuple[float, bytes]:
 
 
 def content_values(thread: RunThreadRow) -> Raw:
-    """Return the values of a thread that change when a run ends, in the order of `_UPDATE_CONTENT`.
+    """Return the values of a thread that change when a run ends, in the order of `CONTENT`.
 
     Args:
         thread: the thread.

@@ -20,7 +20,7 @@ If the connection breaks during COMMIT, the transaction's number answers on anot
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -34,6 +34,7 @@ from ..runs.changes import Topic
 from ..runs.decisions import Changes, Found, WantedLease
 from ..runs.port import Decide, ends_work, topics_of
 from ..runs.rows import RunRow, RunThreadRow
+from .batches import Columns, may_prepare, table_of, values_of
 from .connections import Connection, PostgresCursor, new_client_cursor, new_cursor
 from .escaping import escape, unescape
 from .group_commit import QueuedWrite
@@ -41,8 +42,12 @@ from .outcomes import was_committed
 from .rows import Raw, owner_of, owner_text, to_checkpoint_id_or_none, where_of
 from .run_mark import KnownRows
 from .run_rows import (
+    CONTENT,
+    NEW_RUN,
+    RUN_CHANGES,
     RUN_COLUMNS,
     RUN_COLUMNS_AND_ASKED_PAYLOADS,
+    THREAD_CHANGES,
     THREAD_COLUMNS,
     changed_run_values,
     content_values,
@@ -116,41 +121,35 @@ INSERT INTO {s}.pregel_runs (
 )
 SELECT r.run_id, r.status, r.hidden, r.frame, r.thread_id, r.seq, r.assistant, r.key, r.created_at, r.metadata::jsonb,
     r.payload
-FROM unnest(%b::text[], %b::text[], %b::bool[], %b::bytea[], %b::text[], %b::bigint[], %b::text[], %b::text[],
-    %b::float8[], %b::text[], %b::bytea[])
-    AS r (run_id, status, hidden, frame, thread_id, seq, assistant, key, created_at, metadata, payload)
+FROM {rows}
 """
 _UPDATE_RUNS: Final = """
 UPDATE {s}.pregel_runs u SET status = r.status, hidden = r.hidden, frame = r.frame
-FROM unnest(%b::text[], %b::text[], %b::bool[], %b::bytea[]) AS r (run_id, status, hidden, frame)
+FROM {rows}
 WHERE u.run_id = r.run_id
 """
 _SET = """
 UPDATE {s}.pregel_run_threads t SET status = r.status, assistant = r.assistant, activation = r.activation,
     activation_no = r.activation_no, activation_at = r.activation_at, priority = r.priority, route = r.route,
     wake_at = r.wake_at, created_at = r.created_at, updated_at = r.updated_at, frame = r.frame"""
-_VALUES = """%b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::float8[], %b::bigint[], %b::text[],
-    %b::float8[], %b::float8[], %b::float8[], %b::bytea[]"""
-_NAMES = """thread_id, status, assistant, activation, activation_no, activation_at, priority, route, wake_at,
-    created_at, updated_at, frame"""
-_UPDATE_THREADS: Final = f"{_SET} FROM unnest({_VALUES}) AS r ({_NAMES}) WHERE t.thread_id = r.thread_id"
+_UPDATE_THREADS: Final = f"{_SET} FROM {{rows}} WHERE t.thread_id = r.thread_id"
 _UPDATE_CONTENT: Final = f"""{_SET}, state = r.state::jsonb, content = r.content
-FROM unnest({_VALUES}, %b::text[], %b::bytea[]) AS r ({_NAMES}, state, content) WHERE t.thread_id = r.thread_id"""
+FROM {{rows}} WHERE t.thread_id = r.thread_id"""
 _SET_METADATA: Final = "UPDATE {s}.pregel_threads SET metadata = %b, seq = seq + 1 WHERE thread_id = %b"
 _RELEASE: Final = """
-WITH released AS (
-        UPDATE {s}.pregel_threads SET run_id = NULL, owner = NULL, expires_at = NULL, seq = seq + 1
-    WHERE thread_id = ANY(%b::text[])
+WITH job AS (SELECT * FROM {rows}), released AS (
+    UPDATE {s}.pregel_threads t SET run_id = NULL, owner = NULL, expires_at = NULL, seq = seq + 1
+    FROM job r WHERE t.thread_id = r.thread_id
 )
-SELECT pg_notify(%b, p) FROM unnest(%b::text[]) AS p
+SELECT pg_notify(%b, payload) FROM job
 """
 _ACQUIRE: Final = """
 UPDATE {s}.pregel_threads t
 SET epoch = r.epoch, seq = 0, run_id = r.run_id, owner = r.owner, expires_at = r.expires_at
-FROM unnest(%b::text[], %b::bigint[], %b::text[], %b::text[], %b::float8[])
-    AS r (thread_id, epoch, run_id, owner, expires_at)
-WHERE t.thread_id = r.thread_id
+FROM {rows} WHERE t.thread_id = r.thread_id
 """
+_LEASE: Final = {"thread_id": "text", "epoch": "bigint", "run_id": "text", "owner": "text", "expires_at": "float8"}
+_RELEASED: Final = {"thread_id": "text", "payload": "text"}
 _FORGET: Final = "DELETE FROM {s}.pregel_run_threads WHERE thread_id = %b"
 
 _KEY_INDEX: Final = "pregel_runs_by_key"
@@ -522,14 +521,13 @@ class RunTransactions:
                 threads.append(values)
             else:
                 contents.append((*values, *content_values(thread)))
-        for statement, rows in (
-            (_INSERT_RUNS, list(map(new_run_values, new))),
-            (_UPDATE_RUNS, list(map(changed_run_values, changed))),
-            (_UPDATE_THREADS, threads),
-            (_UPDATE_CONTENT, contents),
+        for statement, columns, rows in (
+            (_INSERT_RUNS, NEW_RUN, list(map(new_run_values, new))),
+            (_UPDATE_RUNS, RUN_CHANGES, list(map(changed_run_values, changed))),
+            (_UPDATE_THREADS, THREAD_CHANGES, threads),
+            (_UPDATE_CONTENT, {**THREAD_CHANGES, **CONTENT}, contents),
         ):
-            if rows:
-                await self._run(connection, statement, *_columns(rows))
+            await self._write_rows(connection, statement, columns, rows)
 
     async def _acquire(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> None:
         rows = [
@@ -543,25 +541,31 @@ class RunTransactions:
             for each in attempts
             if each.acquired is not None and each.wants is not None
         ]
-        if rows:
-            await self._run(connection, _ACQUIRE, *_columns(rows))
+        await self._write_rows(connection, _ACQUIRE, _LEASE, rows)
 
     async def _release(self, connection: Connection, todo: Sequence[_Decided]) -> None:
         leases = [(each, each.attempt.lease) for each in todo if each.attempt.lease is not None]
         known = [lease for each, lease in leases if each.changes.thread is not None or not each.locked.is_new]
-        if known:
-            payloads = [notify_payload(self._name, lease.thread_id) for lease in known]
-            ids = [escape(lease.thread_id) for lease in known]
-            await self._run(connection, _RELEASE, ids, CHANNEL, payloads)
+        released = [(escape(lease.thread_id), notify_payload(self._name, lease.thread_id)) for lease in known]
+        await self._write_rows(connection, _RELEASE, _RELEASED, released, CHANNEL)
         # The saver's own release also deletes a thread of which nothing is stored.
         bare = [LeasedWrite(lease, None) for _, lease in leases if lease not in known]
         if bare:
             await self._writing.store(new_cursor(connection), bare)
 
-    async def _run(self, connection: Connection, statement: str, *parameters: object) -> PostgresCursor:
+    async def _write_rows(
+        self, connection: Connection, statement: str, columns: Columns, rows: Sequence[Raw], *parameters: object
+    ) -> None:
+        if rows:
+            text = statement.replace("{rows}", table_of("r", columns, len(rows)))
+            await self._run(connection, text, *values_of(rows), *parameters, prepare=may_prepare(len(rows)))
+
+    async def _run(
+        self, connection: Connection, statement: str, *parameters: object, prepare: bool | None = None
+    ) -> PostgresCursor:
         # A cursor for each statement: within a pipeline, results are fetched after all statements were sent.
         cursor = new_cursor(connection)
-        await cursor.execute(statement.format(s=self._schema).encode(), parameters, binary=True)
+        await cursor.execute(statement.format(s=self._schema).encode(), parameters, prepare=prepare, binary=True)
         return cursor
 
 
@@ -619,8 +623,3 @@ def is_queued(before: RunThreadRow | None, after: RunThreadRow | None) -> bool:
     if after is None or after.activation != "queued":
         return False
     return before is None or (before.activation, before.activation_no) != ("queued", after.activation_no)
-
-
-def _columns(rows: Iterable[Raw]) -> list[list[Any]]:
-    """Transpose rows: one list for each column."""
-    return list(map(list, zip(*rows, strict=True)))

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from ..errors import ThreadBusyError
 from ..metadata import read_metadata, with_defaults, write_metadata
 from ..records import Commit, EventRow, Lease, NamespaceChange, TaskRecord
+from .batches import may_prepare, table_of, values_of
 from .connections import PostgresCursor
 from .escaping import escape, escape_or_none, unescape
 from .group_commit import QueuedWrite
@@ -64,9 +65,7 @@ def _store_leased(other: str = "", fit: str = "", newest: str = "") -> str:
     # cannot deadlock with another batch.
     return f"""
 WITH job AS MATERIALIZED (
-    SELECT * FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::text[], %b::bigint[], %b::float8[], %b::bool[],
-        %b::text[], %b::text[], %b::text[], %b::bool[], %b::text[], %b::text[])
-    AS j (n, thread_id, epoch, run_id, seq, expires_at, releases, ns, expected, head, is_new, metadata, metadata_was)
+    SELECT * FROM {{job}}
 ){{mark}}{other}, seen AS MATERIALIZED (
     SELECT j.*, t.thread, t.epoch AS epoch_now, t.seq AS seq_now, t.owner, t.expires_at AS until,
         t.epoch = j.epoch AND t.run_id = j.run_id AS is_held,
@@ -98,6 +97,21 @@ WITH job AS MATERIALIZED (
 )"""
 
 
+_JOB = {
+    "n": "int",
+    "thread_id": "text",
+    "epoch": "bigint",
+    "run_id": "text",
+    "seq": "bigint",
+    "expires_at": "float8",
+    "releases": "bool",
+    "ns": "text",
+    "expected": "text",
+    "head": "text",
+    "is_new": "bool",
+    "metadata": "text",
+    "metadata_was": "text",
+}
 _STATEMENT = _store_leased()
 _STATEMENT_OF_OTHERS = _store_leased(_OTHER, _OTHERS_FIT, _NEWEST_OTHER)
 
@@ -353,7 +367,7 @@ class WriteStatements:
         """
         statement, parameters = self._statement(writes, await self._merge_metadata(cursor, writes))
         sent = counter()
-        await cursor.execute(statement, parameters, binary=True)
+        await cursor.execute(statement, parameters, prepare=may_prepare(len(writes)), binary=True)
         return sent
 
     async def receive(self, cursor: PostgresCursor, writes: Sequence[LeasedWrite], sent: float) -> list[LeasedWrite]:
@@ -420,26 +434,24 @@ class WriteStatements:
 
         It has only the parts that are needed: each costs time to plan.
         """
-        commits = [(n, write, write.commit) for n, write in enumerate(writes)]
-        heads = [write.heads[0] if write.heads else _NO_HEAD for write in writes]
         others = [(n, *head) for n, write in enumerate(writes) for head in write.heads[1:]]
         marks = MarkParts.of([write.mark for write in writes])
         text = [_STATEMENT_OF_OTHERS if others else _STATEMENT]
-        bound: list[object] = [
-            list(range(len(writes))),
-            [escape(write.thread_id) for write in writes],
-            [write.lease.epoch for write in writes],
-            [escape(write.lease.owner.run_id) for write in writes],
-            [write.seq for write in writes],
-            [None if commit is None else commit.expires_at for _, _, commit in commits],
-            [write.releases for write in writes],
-            [head.ns for head in heads],
-            [head.expected for head in heads],
-            [head.new for head in heads],
-            [head.is_row for head in heads],
-            [metadata[write][0] if write in metadata else None for write in writes],
-            [metadata[write][1] if write in metadata else None for write in writes],
+        jobs = [
+            (
+                n,
+                escape(write.thread_id),
+                write.lease.epoch,
+                escape(write.lease.owner.run_id),
+                write.seq,
+                None if write.commit is None else write.commit.expires_at,
+                write.releases,
+                *(write.heads[0] if write.heads else _NO_HEAD),
+                *metadata.get(write, (None, None)),
+            )
+            for n, write in enumerate(writes)
         ]
+        bound = values_of(jobs)
         text.append(marks.updates)
         bound += marks.values
         if others:
@@ -472,7 +484,7 @@ class WriteStatements:
             ]
         else:
             text.append(_ANSWER)
-        statement = "".join(text).replace("{mark}", marks.found)
+        statement = "".join(text).replace("{mark}", marks.found).replace("{job}", table_of("j", _JOB, len(writes)))
         return (
             statement.format(s=self._schema, is_bare=is_bare, mark_fits=marks.fits, is_marked=marks.is_marked).encode(),
             bound,

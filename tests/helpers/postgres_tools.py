@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import pwd
+import re
 import selectors
 import shutil
 import socket
@@ -188,10 +189,42 @@ async def turns(number: int = 20) -> None:
 
 SYNC = b"S\0\0\0\4"
 """What a client says when its question is complete."""
+PROCESS = re.compile(rb"(K\0\0\0\x0c)....", re.DOTALL)
+"""The server's message with its process number, up to its end."""
+
 READY = b"Z\0\0\0\5I"
 """What the server says when it is ready for another, outside of a transaction."""
 
 Plan = Literal["lose the question", "lose the answer", "deliver late"]
+
+
+class _Prepared:
+    """The statements that a client has prepared on a connection, from what it sends.
+
+    Args:
+        noted: gets their texts.
+    """
+
+    def __init__(self, noted: list[str]) -> None:
+        self._noted = noted
+        self._texts: dict[bytes, bytes] = {}  # by name
+        self._rest = b""
+
+    def texts_of(self, data: bytes) -> bytes:
+        """Return the texts of the prepared statements that some data executes."""
+        data, found = self._rest + data, b""
+        while len(data) >= 5 and len(data) > (length := int.from_bytes(data[1:5], "big")):
+            kind, body, data = data[:1], data[5 : length + 1], data[length + 1 :]
+            if kind == b"P":  # Parse
+                name, text, *_ = body.split(b"\0", 2)
+                self._texts[name] = text
+                if name:
+                    self._noted.append(text.decode())
+            elif kind == b"B":  # Bind
+                _, name, *_ = body.split(b"\0", 2)
+                found += self._texts.get(name, b"") + b"\0"
+        self._rest = data
+        return found
 
 
 class Proxy:
@@ -202,9 +235,13 @@ class Proxy:
             opens connections in the background.
         connections: the number of connections so far.
         refuses: True if new connections are refused, and all are broken once a plan has broken one.
+        hides_processes: True if clients get another number as that of their server process, as behind a pooler.
+        prepared: the texts of the statements that clients have prepared.
     """
 
     def __init__(self, url: str) -> None:
+        self.hides_processes = False
+        self.prepared: list[str] = []
         known = psycopg.conninfo.conninfo_to_dict(url)
         self._server = (str(known.get("host", "127.0.0.1")), int(known.get("port") or 5432))
         self._known = {**known, "host": "127.0.0.1", "hostaddr": "127.0.0.1"}
@@ -270,7 +307,7 @@ class Proxy:
 
     def _serve(self, client: socket.socket, server: socket.socket) -> None:
         """Serve one connection in a thread: queries and answers alternate."""
-        ready, asked, plan, kept = False, False, None, b""
+        ready, asked, plan, kept, prepared = False, False, None, b"", _Prepared(self.prepared)
         with selectors.DefaultSelector() as selector:
             selector.register(client, selectors.EVENT_READ)
             selector.register(server, selectors.EVENT_READ)
@@ -284,12 +321,14 @@ class Proxy:
                             if plan is not None:
                                 return  # the response is lost
                             asked = False
+                            if self.hides_processes and not ready:
+                                data = PROCESS.sub(lambda found: found[1] + bytes(4), data)
                             ready = ready or data.endswith(READY)
                             client.sendall(data)
                             continue
                         self.turns += ready and not asked
                         asked = True
-                        plan = plan or self._plan_of(data)
+                        plan = plan or self._plan_of(data + (prepared.texts_of(data) if ready else b""))
                         if plan == "lose the question":
                             return
                         if plan == "deliver late":

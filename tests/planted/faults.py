@@ -2174,6 +2174,22 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/service/test_lost_workers.py::test_a_defect_before_a_run_is_taken",),
     ),
     Fault(
+        "prepared-behind-poolers",
+        "P3, P7: behind a pooler, a prepared statement does not exist on the next server connection, or is another one",
+        "connections._allow_prepared",
+        "row is not None and row[0] == connection.info.backend_pid",
+        "row is not None",
+        ("tests/savers/test_postgres_prepared.py::test_nothing_is_prepared_behind_a_pooler",),
+    ),
+    Fault(
+        "kept-plans-of-batches",
+        "P16: a plan for a batch that was made while the tables were empty reads whole tables later",
+        "batches.may_prepare",
+        "None if count == 1 else False",
+        "None",
+        ("tests/savers/test_postgres_prepared.py::test_batches_and_searches_are_planned_for_their_values",),
+    ),
+    Fault(
         "marks-of-changed-runs",
         "P16: the first superstep of a run overwrites a request to cancel it",
         "postgres.run_mark",

@@ -74,6 +74,8 @@ class Explained(RunSearches):
         self.plans.append("\n".join(line for (line,) in await cursor.fetchall()))
         return [] if "count(*)" not in statement else [(0,)]
 
+    _planned = _all
+
 
 FILL = """
 INSERT INTO {s}.pregel_runs (run_id, thread_id, seq, status, hidden, assistant, created_at, metadata, payload, frame)

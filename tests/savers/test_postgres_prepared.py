@@ -1,0 +1,140 @@
+"""Prepared statements of PostgresSaver: which there are, and that none is behind a pooler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anyio
+import psycopg
+import psycopg_pool
+import pytest
+
+from checkpoint_savers import PostgresSaver
+from checkpoint_savers.conformance.runs.suite import SUCCESS, request, take_run
+from checkpoint_savers.conformance.savers.suite import commit, event, head_of, record, row, take
+from checkpoint_savers.postgres.batches import table_of, values_of
+from checkpoint_savers.runs.queries import RunQuery, ThreadQuery
+from tests.helpers.postgres_tools import Proxy, empty, made_schema, unsynced
+
+pytestmark = pytest.mark.anyio
+
+TIMES = 8
+"""Often enough for a statement to be prepared."""
+
+
+@pytest.fixture(scope="module")
+def schema() -> Iterator[str]:
+    with made_schema() as schema:
+        yield schema
+
+
+@pytest.fixture
+def proxy(schema: str) -> Iterator[Proxy]:
+    empty(schema)
+    with Proxy(unsynced()) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def saver(proxy: Proxy, schema: str) -> AsyncIterator[PostgresSaver]:
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema, pool_size=1) as saver:
+        yield saver
+
+
+async def work(saver: PostgresSaver) -> None:
+    """Store supersteps, records and runs, and read them."""
+    lease = await take(saver, "t")
+    for step in range(1, TIMES):
+        before = step - 1 or None
+        given = commit(row(step, before), head=before, records=[record(step, "x")], events=[event(step)])
+        await saver.commit(lease, given)
+        await head_of(saver, "t")
+    for number in range(TIMES):
+        await saver.runs.start(f"u{number}", request(f"r{number}"))
+        run_lease, _ = await take_run(saver, 1, at=f"u{number}")
+        await saver.runs.begin(run_lease, f"r{number}", commit(row(1)))
+        await saver.runs.end(run_lease, f"r{number}", SUCCESS)
+
+
+async def test_statements_of_single_writes_are_prepared(saver: PostgresSaver, proxy: Proxy) -> None:
+    """Planning such a statement takes longer than executing it."""
+    await work(saver)
+    parts = ("added AS", "recorded AS", "updated_runs AS", "INSERT INTO", "pregel_heads h ON")
+    for part in parts:
+        assert any(part in text for text in proxy.prepared), part
+    assert len(proxy.prepared) < 16
+    assert not any("unnest" in text.partition("), seen")[0] for text in proxy.prepared if "WITH job" in text)
+
+
+async def test_batches_and_searches_are_planned_for_their_values(
+    saver: PostgresSaver, proxy: Proxy, schema: str
+) -> None:
+    """A plan for any values may read a whole table that was small when it was made."""
+    await work(saver)
+    before = len(proxy.prepared)
+    found = await take(saver, "v")
+    for _ in range(TIMES):
+        await saver.runs.search_runs(RunQuery(status=("success",)))
+        await saver.runs.search_threads(ThreadQuery(status=("idle",)))
+        await saver.runs.count_runs(RunQuery())
+        await saver.runs.queued()
+        await saver.scan(None, None)
+        await saver.threads()
+    await saver.release(found)
+    for _ in range(TIMES):
+        async with anyio.create_task_group() as group:
+            for number in range(4):
+                group.start_soon(_hold, saver, f"b{number}")
+    batches = [text for text in proxy.prepared if "SELECT * FROM unnest" in text]
+    searches = [text for text in proxy.prepared[before:] if schema in text and ("LIMIT" in text or "count(" in text)]
+    assert (batches, searches) == ([], [])
+
+
+async def _hold(saver: PostgresSaver, thread_id: str) -> None:
+    await saver.release(await take(saver, thread_id))
+
+
+async def test_nothing_is_prepared_behind_a_pooler(proxy: Proxy, schema: str) -> None:
+    """There the next statement may run on another server connection."""
+    proxy.hides_processes = True
+    async with PostgresSaver.from_conn_string(proxy.url, schema=schema) as saver:
+        await work(saver)
+    assert proxy.prepared == []
+
+
+async def test_nothing_is_prepared_on_a_users_connections(proxy: Proxy, schema: str, anyio_backend_name: str) -> None:
+    """Their settings, and what poolers are behind them, are the user's business."""
+    if anyio_backend_name != "asyncio":
+        pytest.skip("a pool of psycopg's is opened on asyncio")
+    options: dict[str, Any] = {"autocommit": True, "prepare_threshold": 1}
+    async with psycopg_pool.AsyncConnectionPool(proxy.url, kwargs=options, open=False, min_size=1) as pool:
+        async with PostgresSaver(pool, schema=schema) as saver:
+            await work(saver)
+        async with pool.connection() as connection:
+            assert connection.prepare_threshold == 1
+    assert proxy.prepared == []
+
+
+async def test_kept_plans_use_indexes(saver: PostgresSaver, proxy: Proxy, schema: str) -> None:
+    """Also plans that were made while the tables were empty: they are kept while these grow."""
+    await work(saver)
+    empty(schema)
+    with psycopg.connect(unsynced(), autocommit=True) as connection:
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        for number, text in enumerate(text for text in proxy.prepared if "FROM" in text):
+            places = len(set(re.findall(r"\$\d+", text)))
+            connection.execute(f"PREPARE s{number} AS {text}".encode())
+            nulls = f"({', '.join(['NULL'] * places)})" if places else ""
+            plan = connection.execute(f"EXPLAIN EXECUTE s{number}{nulls}".encode()).fetchall()
+            scans = [line for (line,) in plan if re.search("Seq Scan on (?!pregel_saver_version)", line)]
+            assert not scans, (text, scans)
+
+
+def test_a_table_of_one_row_and_of_several() -> None:
+    columns = {"n": "int", "name": "text"}
+    assert table_of("j", columns, 1) == "(VALUES (%b::int, %b::text)) AS j (n, name)"
+    assert table_of("j", columns, 2) == "unnest(%b::int[], %b::text[]) AS j (n, name)"
+    assert values_of([(1, "a")]) == [1, "a"]
+    assert values_of([(1, "a"), (2, None)]) == [[1, 2], ["a", None]]
