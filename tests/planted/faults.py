@@ -39,6 +39,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/savers/test_sqlite_replaced.py::test_a_removed_file_is_not_written",),
     ),
     Fault(
+        "idle-worker-keeps-jobs",
+        "P7: the thread of a SQLite saver keeps the last jobs and their results in memory until the next job",
+        "Worker._serve",
+        "del job, batch",
+        "pass",
+        ("tests/savers/test_sqlite_shared_transactions.py::test_an_idle_worker_keeps_no_job",),
+    ),
+    Fault(
         "file-upgraded-meanwhile",
         "P11: a run starts on a file that a later version has upgraded",
         "writing.acquire",
