@@ -95,6 +95,22 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/upgrades/test_migrate.py::test_kept_graphs_of_renamed_nodes",),
     ),
     Fault(
+        "migration-loses-updates",
+        "P15: the new checkpoint of a migrated idle thread lacks the updates that calls made to it",
+        "migrating._Change._delta",
+        "if amended is not None:",
+        "if False:",
+        ("tests/upgrades/test_migrate.py::test_updates_of_an_idle_thread",),
+    ),
+    Fault(
+        "migration-rewrites-earlier-records",
+        "P15: a migration changes the records of the checkpoint before the new one, which earlier code reads",
+        "migrating._Change.records",
+        "if has_row and not self._row.ns:",
+        "if False:",
+        ("tests/upgrades/test_migrate.py::test_updates_of_an_idle_thread",),
+    ),
+    Fault(
         "version-not-stored",
         "P15: code of an earlier version misreads newer objects",
         "registered.stored_name",

@@ -160,6 +160,24 @@ async def test_what_follows_a_migrated_open_superstep(saver: BaseCheckpointSaver
         assert state.values is not None  # the history can be read; rows from before show the undeclared state
 
 
+async def test_updates_of_an_idle_thread(saver: BaseCheckpointSaver) -> None:
+    """P15: updates that calls have made to an idle thread are records of its head: the new checkpoint contains them."""
+    old, ruled, new = (line(schema, "a", saver=saver) for schema in (Old, Ruled, New))
+    for thread, given in (("both", {"name": "Ada", "price": 3}), ("updated only", {})):
+        await old.ainvoke(given, thread)
+        for update in ({"name": "Bob", "log": ["1"]}, {"price": 4, "log": ["2"]}):
+            await old.ainvoke(Command(update=update), thread)
+        before = await ruled.aget_state(thread)
+        assert before.values["lines"][-2:] == ["1", "2"] and before.values["customer"] == "Bob"
+        assert (await migrated(ruled))[thread] == "migrated"
+        for graph in (ruled, new):
+            state = await graph.aget_state(thread)
+            assert (state.values, state.next, state.changed) == (before.values, (), ())
+        earlier = await old.aget_state((await new.aget_state(thread)).parent_config)
+        assert earlier.values["log"][-2:] == ["1", "2"]  # earlier checkpoints are not migrated
+        assert (await migrated(ruled))[thread] == "unchanged"
+
+
 async def test_records_sends_and_inputs(saver: BaseCheckpointSaver) -> None:
     """P15: pending sends that refer to stored values, an input that is not applied yet, and updates of the open superstep
     are migrated."""
