@@ -24,6 +24,7 @@ from checkpoint_savers.errors import (
     CorruptCheckpointError,
     StoredTypeChangedError,
     UnknownTypeError,
+    UnstorableValueError,
     UnsupportedFormatError,
 )
 from checkpoint_savers.records import CALLER, GIVEN, VERSION, Chain, CheckpointId
@@ -329,6 +330,7 @@ class _GraphChecker:
         program, codec, row = self._program, self._codec, chain.rows[-1]
         place = Place(program, thread_id, row.checkpoint_id)
         made: list[dict[tuple[str, str], bytes | None]] = []
+        unstorable: dict[Mismatch, None] = {}
         entries = {record.task_id: read_record(record, thread_id) for record in chain.records}
         for _ in range(2):
             restored = restore(
@@ -346,7 +348,10 @@ class _GraphChecker:
             results: dict[tuple[str, str], bytes | None] = {}
             for name in filter(is_state_key, restored.converted):
                 value = restored.board.stored_value(name)
-                results["", name] = None if value is MISSING else codec.encode(value, channel=name)
+                try:
+                    results["", name] = None if value is MISSING else codec.encode(value, channel=name)
+                except UnstorableValueError as error:
+                    unstorable[_of_unstorable(error, row.ns)] = None
             for task_id, result in entries.items():
                 renamed = renamed_record(place, result, codec)
                 if renamed != result:
@@ -355,7 +360,7 @@ class _GraphChecker:
         first, second = made
         found.migrated = found.migrated or bool(first)
         changed = {key[1] for key in {*first, *second} if first.get(key) != second.get(key)}
-        return [_of_impure(name, row.ns) for name in sorted(changed)]
+        return [*unstorable, *[_of_impure(name, row.ns) for name in sorted(changed)]]
 
     async def _check_calls(self, graph: HasDefinition, thread_id: str, task: Task, chain: Chain, found: Found) -> None:
         """Check the states that a pending task's calls of a subgraph have left."""
@@ -447,6 +452,12 @@ def _of_impure(name: str, ns: str) -> Mismatch:
     reason = f"a declared rule makes another value of key {name!r} each time that it is called"
     advice = "let the rule's function read nothing but its argument: no clock, no randomness"
     return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="all")
+
+
+def _of_unstorable(error: UnstorableValueError, ns: str) -> Mismatch:
+    reason = f"a declared rule makes a value of key {error.channel!r} that cannot be stored: {error.reason}"
+    advice = "correct the rule's function"
+    return Mismatch(kind="key", name=error.channel, namespace=ns, reason=reason, advice=advice, blocks="all")
 
 
 def _of_unknown(name: str, ns: str) -> Mismatch:

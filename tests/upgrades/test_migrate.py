@@ -178,6 +178,42 @@ async def test_updates_of_an_idle_thread(saver: BaseCheckpointSaver) -> None:
         assert (await migrated(ruled))[thread] == "unchanged"
 
 
+def as_object(price: int) -> object:
+    """Return a value that cannot be stored for one price."""
+    return object() if price == 3 else f"{price} cents"
+
+
+class Unstorable(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    cost: Annotated[object, Retyped(as_object, was="price")]
+
+
+async def test_values_that_cannot_be_stored() -> None:
+    """P15: a thread for which a rule makes a value that cannot be stored is refused with the reason, and the threads
+    after it are migrated."""
+
+    saver = InMemorySaver()
+    nodes = {"a": asks("a"), "b": says("b", {"price": 3})}
+    edges = [(START, "a"), (START, "b")]
+    for thread, price in (("1 state", 3), ("2 fits", 5)):
+        await built(Old, {"a": asks("a")}, edges[:1], saver).ainvoke({"price": price}, thread)
+    await built(Old, nodes, edges, saver).ainvoke({"price": 5}, "3 record")
+    ruled = built(Unstorable, {"a": asks("a"), "b": says("b", {})}, edges, saver)
+    before = await dumps(saver, "1 state", "3 record")
+    found = {each.thread_id: each async for each in ruled.amigrate_threads()}
+    assert {id: each.status for id, each in found.items()} == {
+        "1 state": "refused",
+        "2 fits": "migrated",
+        "3 record": "refused",
+    }
+    assert await dumps(saver, "1 state", "3 record") == before
+    for thread in ("1 state", "3 record"):
+        [mismatch] = found[thread].check.mismatches
+        assert "cost" in mismatch.name and "cannot be stored" in mismatch.reason and mismatch.blocks == "all"
+    (shown,) = (await ruled.aget_state("3 record")).changed
+    assert "cannot be stored" in shown.reason
+
+
 async def test_records_sends_and_inputs(saver: BaseCheckpointSaver) -> None:
     """P15: pending sends that refer to stored values, an input that is not applied yet, and updates of the open superstep
     are migrated."""
