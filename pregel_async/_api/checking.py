@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 from zlib import crc32
@@ -80,8 +80,11 @@ async def find_in_threads(checkers: Checkers, given: CheckOptions) -> AsyncGener
     filter, version = given.get("filter"), given.get("of_version")
     if filter is not None and VERSION in filter:
         raise ConfigError(f"a thread's metadata has no {VERSION}, only its checkpoints' has: pass of_version= instead")
+    chosen: object = given.get("thread_ids")
+    if isinstance(chosen, str):
+        raise ConfigError(f"thread_ids is a collection of ids, or None, not {chosen!r}: pass [{chosen!r}]")
     async with (
-        aclosing(_thread_ids(saver, given.get("sample"), filter)) as thread_ids,
+        aclosing(_thread_ids(saver, given)) as thread_ids,
         aclosing(_in_groups(thread_ids)) as groups,
     ):
         async for some in groups:
@@ -126,14 +129,14 @@ async def _read_heads(saver: BaseCheckpointSaver, thread_ids: list[str]) -> dict
     return found
 
 
-async def _thread_ids(
-    saver: BaseCheckpointSaver, size: int | None, filter: Mapping[str, Any] | None
-) -> AsyncGenerator[str, None]:
+async def _thread_ids(saver: BaseCheckpointSaver, given: CheckOptions) -> AsyncGenerator[str, None]:
     """Yield the ids of the threads to check, sorted. A sample is the same each time, while no threads are added."""
+    size, thread_ids = given.get("sample"), given.get("thread_ids")
+    chosen = None if thread_ids is None else frozenset(thread_ids)
     sample: list[tuple[int, str]] = []  # a heap of the ids with the smallest checksums, the greatest of them first
-    async with aclosing(saver.alist_threads(filter=filter)) as headers:
+    async with aclosing(saver.alist_threads(filter=given.get("filter"))) as headers:
         async for header in headers:
-            if header.head is None:
+            if header.head is None or (chosen is not None and header.thread_id not in chosen):
                 continue
             if size is None:
                 yield header.thread_id

@@ -58,6 +58,7 @@ async def migrate_threads(
         "open": bool(given.get("open")),
         "of_version": given.get("of_version"),
         "filter": given.get("filter"),
+        "thread_ids": given.get("thread_ids"),
     }
     async with aclosing(find_in_threads(checkers, options)) as threads:
         async for thread_id, found in threads:

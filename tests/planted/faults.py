@@ -111,6 +111,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/upgrades/test_migrate.py::test_updates_of_an_idle_thread",),
     ),
     Fault(
+        "threads-not-chosen",
+        "P15: the rules of a graph are stored in threads of other graphs that were not chosen",
+        "checking._thread_ids",
+        "header.thread_id not in chosen",
+        "False",
+        ("tests/upgrades/test_migrate.py::test_threads_are_chosen",),
+    ),
+    Fault(
         "version-not-stored",
         "P15: code of an earlier version misreads newer objects",
         "registered.stored_name",

@@ -12,7 +12,7 @@ from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import START, Command, Send, StateGraph, interrupt
 from pregel_async._runtime.persistence.lease import ThreadLease
 from pregel_async._runtime.platform.environment import SystemEnvironment
-from pregel_async.errors import CallsChangedError, GraphVersionError
+from pregel_async.errors import CallsChangedError, ConfigError, GraphVersionError
 from pregel_async.functional import task
 from pregel_async.types import Added, Renamed, Retyped, StoredState
 from pregel_async.versions import Versions
@@ -306,6 +306,21 @@ async def test_threads_that_are_left_alone(saver: BaseCheckpointSaver) -> None:
     assert gone.check.mismatches[0].name == "gone" and busy.check.loads
     assert [each.rows for each in await dumps(saver, "busy", "gone")] == [each.rows for each in before]
     assert [each.records for each in await dumps(saver, "busy", "gone")] == [each.records for each in before]
+
+
+async def test_threads_are_chosen(saver: BaseCheckpointSaver) -> None:
+    """Of a saver with threads of several graphs, only the chosen ones are checked and migrated."""
+    old, ruled = line(Old, "a", saver=saver), line(Ruled, "a", saver=saver)
+    for thread in ("a", "b", "c", "other"):
+        await old.ainvoke({"name": "Ada"}, thread)
+    before = await dumps(saver, "b", "other")
+    chosen = ["c", "missing", "a"]
+    assert [each.thread_id async for each in ruled.acheck_threads(thread_ids=chosen)] == ["a", "c"]
+    assert await migrated(ruled, thread_ids=chosen) == {"a": "migrated", "c": "migrated"}
+    assert await migrated(ruled, thread_ids=()) == {}
+    assert await dumps(saver, "b", "other") == before
+    with pytest.raises(ConfigError, match=r"pass \['other'\]"):
+        await migrated(ruled, thread_ids="other")
 
 
 class Count(TypedDict, total=False):
