@@ -31,9 +31,9 @@ from checkpoint_savers.records import CALLER, GIVEN, VERSION, Chain, CheckpointI
 from checkpoint_savers.saver_port import PAGE
 
 from .._checks.options import CheckOptions
-from .._core.program import NO_UPGRADES, Program, is_state_key
+from .._core.program import BRANCH, NO_UPGRADES, SENDS, Program, is_state_key
 from .._core.task import PATCH, Task
-from .._runtime.persistence.mismatches import is_unknown, of_rule, of_unknown
+from .._runtime.persistence.mismatches import is_unknown, node_of_send, of_rule, of_unknown
 from .._runtime.persistence.namespaces import NO_TASK, graphs_on, made_on, namespace_of
 from .._runtime.persistence.restore import restore
 from .._runtime.persistence.upgrading import Place, renamed_record
@@ -304,11 +304,11 @@ class _GraphChecker:
             found.mismatches.update(dict.fromkeys(changed))
             found.is_open = found.is_open or bool(view.next and not row.ns)
             planned = [task for task, _, is_finished in tasks if not is_finished and not is_idle]
+            if not is_idle and self._needs_aliases(thread_id, chain, state, [task for task, _, _ in tasks]):
+                found.migrated = True
             unknown.intersection_update(view.unknown)
             unknown.difference_update([each.name for each in changed])
         found.mismatches.update(dict.fromkeys([_of_unknown(name, row.ns) for name in sorted(unknown)]))
-        if any(task.node.identity in self._program.upgrades.aliases for task in planned):
-            found.migrated = True
         found.mismatches.update(dict.fromkeys(self._of_patches(thread_id, chain, planned)))
         by_node = self._graph.subgraph_index.by_node
         for task in planned:
@@ -316,6 +316,20 @@ class _GraphChecker:
                 await self._check_calls(graph, thread_id, task, chain, found)
         if not row.ns and self._graph.subgraph_index.stored:
             await self._check_kept(thread_id, state, found, row.checkpoint_id)
+
+    def _needs_aliases(self, thread_id: str, chain: Chain, state: EncodedState, planned: Sequence[Task]) -> bool:
+        """Return True if the open superstep needs the former names of nodes.
+
+        Tasks that have finished, deferred nodes that wait, and recorded sends have the names under which they were
+        planned or sent, until the superstep has ended.
+        """
+        aliases = self._program.upgrades.aliases
+        if not aliases:
+            return False
+        results = [read_record(record, thread_id) for record in chain.records]
+        sent = [node_of_send(data, self._codec) for each in results for name, data in each.writes if name == SENDS]
+        names = {*[task.node.identity for task in planned], *sent}
+        return any(former in names or BRANCH + former in state.values for former in aliases)
 
     def _of_patches(self, thread_id: str, chain: Chain, planned: Sequence[Task]) -> list[Mismatch]:
         """Return the `patched()` decisions of pending tasks that are False: these tasks need the code from before."""

@@ -12,7 +12,7 @@ from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import START, Command, Send, StateGraph, interrupt
 from pregel_async._runtime.persistence.lease import ThreadLease
 from pregel_async._runtime.platform.environment import SystemEnvironment
-from pregel_async.errors import CallsChangedError, ConfigError, GraphVersionError
+from pregel_async.errors import CallsChangedError, ConfigError, GraphChangedError, GraphVersionError
 from pregel_async.functional import task
 from pregel_async.types import Added, Renamed, Retyped, StoredState
 from pregel_async.versions import Versions
@@ -306,6 +306,28 @@ async def test_threads_that_are_left_alone(saver: BaseCheckpointSaver) -> None:
     assert gone.check.mismatches[0].name == "gone" and busy.check.loads
     assert [each.rows for each in await dumps(saver, "busy", "gone")] == [each.rows for each in before]
     assert [each.records for each in await dumps(saver, "busy", "gone")] == [each.records for each in before]
+
+
+@pytest.mark.parametrize("kind", ["finished", "deferred"])
+async def test_names_that_an_open_superstep_needs(kind: str) -> None:
+    """P15: the check shows that `was=` is needed while a superstep is open in which the renamed node has finished, or
+    before whose end it waits; and not any more when the superstep has ended."""
+
+    def graph(name: str, **options: Any) -> Any:
+        nodes = {"q": asks("q"), name: (says("work"), {"defer": kind == "deferred", **options})}
+        edges = [(START, "q"), (START, name)]
+        return built(Log, nodes, edges, saver)
+
+    saver = InMemorySaver()
+    await graph("old").ainvoke({}, "t")
+    renamed = graph("new", was="old")
+    assert await migrated(renamed) == {"t": "unchanged"}
+    assert [(each.loads, each.migrated) async for each in renamed.acheck_threads()] == [(True, True)]
+    with pytest.raises(GraphChangedError):
+        await graph("new").ainvoke(Command(resume="yes"), "t")
+    done = await renamed.ainvoke(Command(resume="yes"), "t")
+    assert sorted(done["log"]) == ["q: yes", "work"]
+    assert [each.migrated async for each in renamed.acheck_threads()] == [False]
 
 
 async def test_threads_are_chosen(saver: BaseCheckpointSaver) -> None:

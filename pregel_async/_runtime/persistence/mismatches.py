@@ -17,7 +17,7 @@ from checkpoint_savers.records import VERSION
 
 from ..._core.board import Board
 from ..._core.fits import fits
-from ..._core.program import BRANCH, JOIN, Program, Write, is_state_key
+from ..._core.program import BRANCH, JOIN, SENDS, Program, Write, is_state_key
 from ..._core.task import Task
 from ...channels import MISSING, BaseChannel, LastValue
 from ...channels.overwrite import overwrite_value, unwrap_overwrite
@@ -139,12 +139,14 @@ def of_records(
                 continue  # a later update of the open superstep replaces it, or is checked for the same key
             if name in migrated and result.version < program.version and not _has_rule(program, name):
                 found.append(_of_record(result, of_migrated(name, ns, f"{_writer_of(result)} to")))
+            elif name == SENDS:
+                node = node_of_send(data, codec)
+                if node and node not in program.nodes and node not in program.upgrades.aliases:
+                    found.append(_of_edge(result, node, ns))
             elif name in program.channels:
                 found += _unfit_write(program, result, name, data, codec, ns)
             elif name.startswith(BRANCH):
-                node = name.removeprefix(BRANCH)
-                reason = f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node"
-                found.append(of_node(node, ns, reason))
+                found.append(_of_edge(result, name.removeprefix(BRANCH), ns))
             elif is_unknown(program, name) and program.upgrades.unknown_stored == "error":
                 reason = f"task {result.name!r} has written to key {name!r}, which the graph does not have"
                 found.append(structs.replace(of_unknown(name, ns, reason), blocks="resume"))
@@ -156,7 +158,21 @@ def of_records(
             node = name.rpartition(":")[2]
             reason = f"nodes have finished whose edge leads to node {node!r}, and there is no such edge"
             found.append(of_node(node, ns, reason))
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
+
+
+def node_of_send(data: bytes, codec: Codec) -> str:
+    """Return the node to which a recorded send leads; an empty text if the send's argument cannot be decoded."""
+    try:
+        send: Any = codec.decode(data, channel=SENDS)
+    except (StoredTypeChangedError, UnknownTypeError):
+        return ""  # raised when the record is used, which a new input does not
+    return str(send.node)
+
+
+def _of_edge(result: TaskResult, node: str, ns: str) -> Mismatch:
+    who = f"node {result.name!r} has finished and leads" if result.name else "an update of the open superstep leads"
+    return of_node(node, ns, f"{who} to node {node!r}, and there is no such node")
 
 
 def _has_rule(program: Program, name: str) -> bool:
