@@ -138,7 +138,8 @@ def of_records(
             if not result.name and name in program.channels and data is not last[name]:
                 continue  # a later update of the open superstep replaces it, or is checked for the same key
             if name in migrated and result.version < program.version and not _has_rule(program, name):
-                found.append(_of_record(result, of_migrated(name, ns, f"{_writer_of(result)} to")))
+                migrates = of_migrated(name, ns, f"{_writer_of(result)} to", is_update=not result.name)
+                found.append(_of_record(result, migrates))
             elif name == SENDS:
                 node = node_of_send(data, codec)
                 if node and node not in program.nodes and node not in program.upgrades.aliases:
@@ -179,10 +180,21 @@ def _has_rule(program: Program, name: str) -> bool:
     return name in program.upgrades.retyped or name in program.upgrades.dropped
 
 
-def of_migrated(name: str, ns: str, what: str) -> Mismatch:
-    """Return the mismatch of a recorded value, in terms of the old version, of a key that a migration changes."""
+def of_migrated(name: str, ns: str, what: str, *, is_update: bool = False) -> Mismatch:
+    """Return the mismatch of a recorded value, in terms of the old version, of a key that a migration changes.
+
+    Args:
+        name: the key.
+        ns: the graph's namespace.
+        what: what has the value, with its verb.
+        is_update: it is an update of the state, which a new input does not discard.
+    """
     reason = f"{what} key {name!r}, which a migration changes, and migrations do not apply to what is only recorded"
     advice = "let the version that wrote it end the superstep: Versions({...}, pin='open'); or give a new input"
+    if is_update:  # pin='open' would leave an idle thread to the newest version
+        advice = (
+            "let the version that wrote it end the superstep, or take the next input: Versions({...}, pin='thread')"
+        )
     return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="resume")
 
 
