@@ -317,6 +317,8 @@ class Worker(Hosted):
                 batch.append(job)
                 size += job.size
             self._run_batch(cursor, batch)
+            # Otherwise the thread would keep the jobs, with what they have read, until the next one arrives.
+            del job, batch
 
     def _run_batch(self, cursor: sqlite3.Cursor, batch: list[Job[Any]]) -> None:
         """Run readers, then writers in one transaction, then bare jobs, and wake their callers as soon as possible."""

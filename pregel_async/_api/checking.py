@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 from zlib import crc32
@@ -24,15 +24,16 @@ from checkpoint_savers.errors import (
     CorruptCheckpointError,
     StoredTypeChangedError,
     UnknownTypeError,
+    UnstorableValueError,
     UnsupportedFormatError,
 )
 from checkpoint_savers.records import CALLER, GIVEN, VERSION, Chain, CheckpointId
 from checkpoint_savers.saver_port import PAGE
 
 from .._checks.options import CheckOptions
-from .._core.program import NO_UPGRADES, Program, is_state_key
+from .._core.program import BRANCH, NO_UPGRADES, SENDS, Program, is_state_key
 from .._core.task import PATCH, Task
-from .._runtime.persistence.mismatches import is_unknown, of_rule, of_unknown
+from .._runtime.persistence.mismatches import is_unknown, node_of_send, of_rule, of_unknown
 from .._runtime.persistence.namespaces import NO_TASK, graphs_on, made_on, namespace_of
 from .._runtime.persistence.restore import restore
 from .._runtime.persistence.upgrading import Place, renamed_record
@@ -79,8 +80,11 @@ async def find_in_threads(checkers: Checkers, given: CheckOptions) -> AsyncGener
     filter, version = given.get("filter"), given.get("of_version")
     if filter is not None and VERSION in filter:
         raise ConfigError(f"a thread's metadata has no {VERSION}, only its checkpoints' has: pass of_version= instead")
+    chosen: object = given.get("thread_ids")
+    if isinstance(chosen, str):
+        raise ConfigError(f"thread_ids is a collection of ids, or None, not {chosen!r}: pass [{chosen!r}]")
     async with (
-        aclosing(_thread_ids(saver, given.get("sample"), filter)) as thread_ids,
+        aclosing(_thread_ids(saver, given)) as thread_ids,
         aclosing(_in_groups(thread_ids)) as groups,
     ):
         async for some in groups:
@@ -125,14 +129,14 @@ async def _read_heads(saver: BaseCheckpointSaver, thread_ids: list[str]) -> dict
     return found
 
 
-async def _thread_ids(
-    saver: BaseCheckpointSaver, size: int | None, filter: Mapping[str, Any] | None
-) -> AsyncGenerator[str, None]:
+async def _thread_ids(saver: BaseCheckpointSaver, given: CheckOptions) -> AsyncGenerator[str, None]:
     """Yield the ids of the threads to check, sorted. A sample is the same each time, while no threads are added."""
+    size, thread_ids = given.get("sample"), given.get("thread_ids")
+    chosen = None if thread_ids is None else frozenset(thread_ids)
     sample: list[tuple[int, str]] = []  # a heap of the ids with the smallest checksums, the greatest of them first
-    async with aclosing(saver.alist_threads(filter=filter)) as headers:
+    async with aclosing(saver.alist_threads(filter=given.get("filter"))) as headers:
         async for header in headers:
-            if header.head is None:
+            if header.head is None or (chosen is not None and header.thread_id not in chosen):
                 continue
             if size is None:
                 yield header.thread_id
@@ -300,11 +304,11 @@ class _GraphChecker:
             found.mismatches.update(dict.fromkeys(changed))
             found.is_open = found.is_open or bool(view.next and not row.ns)
             planned = [task for task, _, is_finished in tasks if not is_finished and not is_idle]
+            if not is_idle and self._needs_aliases(thread_id, chain, state, [task for task, _, _ in tasks]):
+                found.migrated = True
             unknown.intersection_update(view.unknown)
             unknown.difference_update([each.name for each in changed])
         found.mismatches.update(dict.fromkeys([_of_unknown(name, row.ns) for name in sorted(unknown)]))
-        if any(task.node.identity in self._program.upgrades.aliases for task in planned):
-            found.migrated = True
         found.mismatches.update(dict.fromkeys(self._of_patches(thread_id, chain, planned)))
         by_node = self._graph.subgraph_index.by_node
         for task in planned:
@@ -312,6 +316,20 @@ class _GraphChecker:
                 await self._check_calls(graph, thread_id, task, chain, found)
         if not row.ns and self._graph.subgraph_index.stored:
             await self._check_kept(thread_id, state, found, row.checkpoint_id)
+
+    def _needs_aliases(self, thread_id: str, chain: Chain, state: EncodedState, planned: Sequence[Task]) -> bool:
+        """Return True if the open superstep needs the former names of nodes.
+
+        Tasks that have finished, deferred nodes that wait, and recorded sends have the names under which they were
+        planned or sent, until the superstep has ended.
+        """
+        aliases = self._program.upgrades.aliases
+        if not aliases:
+            return False
+        results = [read_record(record, thread_id) for record in chain.records]
+        sent = [node_of_send(data, self._codec) for each in results for name, data in each.writes if name == SENDS]
+        names = {*[task.node.identity for task in planned], *sent}
+        return any(former in names or BRANCH + former in state.values for former in aliases)
 
     def _of_patches(self, thread_id: str, chain: Chain, planned: Sequence[Task]) -> list[Mismatch]:
         """Return the `patched()` decisions of pending tasks that are False: these tasks need the code from before."""
@@ -329,6 +347,7 @@ class _GraphChecker:
         program, codec, row = self._program, self._codec, chain.rows[-1]
         place = Place(program, thread_id, row.checkpoint_id)
         made: list[dict[tuple[str, str], bytes | None]] = []
+        unstorable: dict[Mismatch, None] = {}
         entries = {record.task_id: read_record(record, thread_id) for record in chain.records}
         for _ in range(2):
             restored = restore(
@@ -346,7 +365,10 @@ class _GraphChecker:
             results: dict[tuple[str, str], bytes | None] = {}
             for name in filter(is_state_key, restored.converted):
                 value = restored.board.stored_value(name)
-                results["", name] = None if value is MISSING else codec.encode(value, channel=name)
+                try:
+                    results["", name] = None if value is MISSING else codec.encode(value, channel=name)
+                except UnstorableValueError as error:
+                    unstorable[_of_unstorable(error, row.ns)] = None
             for task_id, result in entries.items():
                 renamed = renamed_record(place, result, codec)
                 if renamed != result:
@@ -355,7 +377,7 @@ class _GraphChecker:
         first, second = made
         found.migrated = found.migrated or bool(first)
         changed = {key[1] for key in {*first, *second} if first.get(key) != second.get(key)}
-        return [_of_impure(name, row.ns) for name in sorted(changed)]
+        return [*unstorable, *[_of_impure(name, row.ns) for name in sorted(changed)]]
 
     async def _check_calls(self, graph: HasDefinition, thread_id: str, task: Task, chain: Chain, found: Found) -> None:
         """Check the states that a pending task's calls of a subgraph have left."""
@@ -447,6 +469,12 @@ def _of_impure(name: str, ns: str) -> Mismatch:
     reason = f"a declared rule makes another value of key {name!r} each time that it is called"
     advice = "let the rule's function read nothing but its argument: no clock, no randomness"
     return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="all")
+
+
+def _of_unstorable(error: UnstorableValueError, ns: str) -> Mismatch:
+    reason = f"a declared rule makes a value of key {error.channel!r} that cannot be stored: {error.reason}"
+    advice = "correct the rule's function"
+    return Mismatch(kind="key", name=error.channel, namespace=ns, reason=reason, advice=advice, blocks="all")
 
 
 def _of_unknown(name: str, ns: str) -> Mismatch:

@@ -510,12 +510,14 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
             sample: choose so many threads to check; None for all. The same threads are chosen each time.
             branches: True to check the newest checkpoint of each branch, and not only the thread's head.
             filter: entries of the threads' metadata, all of which must be equal; None for all threads.
+            thread_ids: check only these threads, if they exist; None for all.
 
         Returns:
             An async iterator of the checks, in the order of the threads' ids.
 
         Raises:
-            ConfigError: (while reading) no saver, a `sample` that is no positive number, or `__version__` in `filter`.
+            ConfigError: (while reading) no saver, a `sample` that is no positive number, `__version__` in `filter`, or
+                a single text as `thread_ids`.
             StorageError: (while reading) storage failed. Damaged threads are no error; see `ThreadCheck.damage`.
         """
         return self._threads.check(self._definition, saver, checked_options("acheck_threads", CheckOptions, options))
@@ -534,14 +536,16 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
             open: True to migrate only threads with pending tasks.
             of_version: migrate only threads whose head this version of the graph has stored; None for all.
             filter: entries of the threads' metadata, all of which must be equal; None for all threads.
+            thread_ids: migrate only these threads, if they exist; None for all. Pass this or `filter` if the saver
+                stores threads of other graphs, too: the rules would change those that happen to fit.
 
         Returns:
             An async iterator of what was done with each thread, in the order of the threads' ids. A thread is
             migrated when it is reached: closing the iterator leaves the threads that follow as they are.
 
         Raises:
-            ConfigError: (while reading) no saver, `__version__` in `filter`, or a kept state of a renamed node in a
-                saver that cannot store several namespaces in one transaction.
+            ConfigError: (while reading) no saver, `__version__` in `filter`, a single text as `thread_ids`, or a kept
+                state of a renamed node in a saver that cannot store several namespaces in one transaction.
             StorageError: (while reading) storage failed. The threads before are migrated, and the others are not.
         """
         return self._threads.migrate(

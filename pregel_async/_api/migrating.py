@@ -21,6 +21,7 @@ from checkpoint_savers.chain import ChainReader, ChainWriter
 from checkpoint_savers.deltas import SENDS, Delta, TaskResult, read_record, write_record
 from checkpoint_savers.errors import ThreadBusyError
 from checkpoint_savers.records import (
+    MADE_IN,
     VERSION,
     Chain,
     CheckpointRow,
@@ -34,8 +35,8 @@ from .._checks.options import CheckOptions, MigrateOptions
 from .._core.program import NO_UPGRADES
 from .._runtime.persistence.encoder import Encoder
 from .._runtime.persistence.lease import ThreadLease
-from .._runtime.persistence.namespaces import CallSite
-from .._runtime.persistence.records import MIGRATED, migrated_result
+from .._runtime.persistence.namespaces import CallSite, ids_in
+from .._runtime.persistence.records import AMENDED, MIGRATED, amend_again, migrated_result
 from .._runtime.persistence.restore import Restored, restore
 from .._runtime.persistence.upgrading import Place, renamed_record
 from .._runtime.platform.environment import Environment
@@ -57,6 +58,7 @@ async def migrate_threads(
         "open": bool(given.get("open")),
         "of_version": given.get("of_version"),
         "filter": given.get("filter"),
+        "thread_ids": given.get("thread_ids"),
     }
     async with aclosing(find_in_threads(checkers, options)) as threads:
         async for thread_id, found in threads:
@@ -197,9 +199,17 @@ class _Change:
             results={task_id: result for task_id, (_, result) in self._results.items()},
         )
 
-    def _delta(self, now: float) -> Delta:
-        """Return what changes in the state as its row stores it."""
+    def _delta(self, now: float, amended: TaskResult | None = None) -> Delta:
+        """Return what changes in the state as its row stores it.
+
+        Args:
+            now: the time, in unix seconds.
+            amended: updates of calls that are recorded for the state, to fold into it; None for none.
+        """
         restored, state = self._restored(), self._state
+        if amended is not None:
+            scope = self._row.metadata.get(MADE_IN, self._thread_id), ids_in("", "")
+            amend_again(restored.program, restored.board, amended, self._codec, scope)
         # Pending sends refer to values by the names under which these are stored.
         sends = {SENDS} & state.values.keys()
         restored.board.changed = tuple(sorted(restored.board.amended | sends))
@@ -207,8 +217,10 @@ class _Change:
 
     def records(self, *, has_row: bool) -> list[TaskRecord]:
         """Return the records to store. `has_row`: the root graph's state gets a new checkpoint."""
+        if has_row and not self._row.ns:
+            return []  # the new checkpoint has what they hold, and earlier checkpoints are not migrated
         made = [structs.replace(self._results[id][0], frame=write_record(new)) for id, new in self._renamed.items()]
-        if self._is_converted and not self.is_moved and not (has_row and not self._row.ns):
+        if self._is_converted and not self.is_moved:
             result = migrated_result(self._delta(self._state.ts), self._program.version)
             at = self._row.checkpoint_id
             made.append(
@@ -236,7 +248,10 @@ class _Change:
             tips: the new checkpoints of kept states, by namespace.
         """
         reader = ChainReader(self._thread_id, "", self.chain.rows)
-        delta = structs.replace(self._delta(lease.environment.now()), tips=tips)
+        # Updates of calls to an idle thread, too, are records of its head, which the new checkpoint leaves behind.
+        _, amended = self._results.get(AMENDED, (None, None))
+        delta = self._delta(lease.environment.now(), self._renamed.get(AMENDED, amended))
+        delta = structs.replace(delta, tips=tips)
         return self._row_of(ChainWriter.resume(reader, self._row.checkpoint_id), delta, lease, steps=1)
 
     def _row_of(self, writer: ChainWriter, delta: Delta, lease: ThreadLease, *, steps: int = 0) -> CheckpointRow:

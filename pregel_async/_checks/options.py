@@ -11,7 +11,7 @@ import difflib
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import (
     TYPE_CHECKING,
@@ -106,6 +106,7 @@ class CheckOptions(TypedDict, total=False):
     sample: int | None
     branches: bool
     filter: Mapping[str, Any] | None
+    thread_ids: Collection[str] | None
 
 
 class MigrateOptions(TypedDict, total=False):
@@ -115,6 +116,7 @@ class MigrateOptions(TypedDict, total=False):
     open: bool
     of_version: int | None
     filter: Mapping[str, Any] | None
+    thread_ids: Collection[str] | None
 
 
 class CallOptions(UpdateOptions, Generic[ContextT], total=False):

@@ -86,6 +86,24 @@ def print_threads(
         print(escape(f"there are more: --after {page.next}"), file=sys.stderr)
 
 
+async def threads_of_graph(saver: BaseCheckpointSaver, graph: str | None) -> list[str] | None:
+    """Return the ids of the threads whose first run was of a graph; None, for all threads, without a graph.
+
+    Raises:
+        UsageError: the database stores no runs.
+    """
+    if graph is None:
+        return None
+    found: list[str] = []
+    query, after = ThreadQuery(assistant=graph, sort_by="created_at", descending=False), None
+    while True:
+        page = await runs_of(saver).search_threads(query, limit=MOST, after=after)
+        found += [row.thread_id for row in page.items]
+        if page.next is None:
+            return found
+        after = page.next
+
+
 async def status_fields(saver: BaseCheckpointSaver, thread_id: str) -> dict[str, Any]:
     """Return what `threads show` adds for a thread with accepted runs; nothing for other threads.
 

@@ -28,7 +28,7 @@ from checkpoint_savers.upkeep.threads import erase_threads
 from .database import Database, DbOption, PostgresOption, SchemaOption, ServiceOption, database_exists
 from .exit_codes import JsonOption, TracebackOption, report_errors
 from .formatting import escape, format_columns, plural, print_json
-from .inbox import Order, ThreadStatusChoice, print_threads, status_fields, thread_query
+from .inbox import Order, ThreadStatusChoice, print_threads, status_fields, thread_query, threads_of_graph
 from .json_options import parse_pairs
 from .langgraph_import import LangGraphImport, load_for_langgraph, print_reports
 from .show_state import print_checkpoint, print_differences
@@ -46,6 +46,10 @@ FilterOption = Annotated[
 OpenOption = Annotated[bool, typer.Option("--open", help="Only threads with pending tasks.")]
 VersionOption = Annotated[
     int | None, typer.Option("--version", metavar="N", help="Only threads that this version of the graph has stored.")
+]
+OfGraphOption = Annotated[
+    str | None,
+    typer.Option("--graph", metavar="NAME", help="Only threads whose first run in a service was of this graph."),
 ]
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -159,6 +163,7 @@ def check(
     filters: FilterOption = None,
     open_only: OpenOption = False,
     version: VersionOption = None,
+    of_graph: OfGraphOption = None,
     sample: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="At most so many threads, the same ones each time.")
     ] = None,
@@ -175,11 +180,17 @@ def check(
     or an item cannot be read.
     """
     with report_errors(full=traceback):
-        wanted, target, report = parse_pairs(filters, "--filter") or None, load(graph), Report()
+        wanted, target, report = _checked_filter(filters), load(graph), Report()
 
         async def read(saver: BaseCheckpointSaver) -> None:
             found = attach(target, saver).acheck_threads(
-                saver, open=open_only, of_version=version, sample=sample, branches=branches, filter=wanted
+                saver,
+                open=open_only,
+                of_version=version,
+                sample=sample,
+                branches=branches,
+                filter=wanted,
+                thread_ids=await threads_of_graph(saver, of_graph),
             )
             await report.read(found)
             await report.read_store(attach(target, saver).store)
@@ -200,6 +211,7 @@ def migrate(
     filters: FilterOption = None,
     open_only: OpenOption = False,
     version: VersionOption = None,
+    of_graph: OfGraphOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only report what would be stored.")] = False,
     as_json: JsonOption = False,
     traceback: TracebackOption = False,
@@ -207,14 +219,21 @@ def migrate(
     """Store what the rules that the graph declares make of threads, so that these rules can be removed from its code.
 
     Each thread is one transaction; running the command again continues where it stopped, and stores nothing twice.
-    Threads that do not load, and threads that a run owns, stay as they are. The exit code is 1 if there are any.
+    Threads that do not load, and threads that a run owns, stay as they are. The exit code is 1 if there are any. If the
+    database stores threads of other graphs, choose with --graph or --filter: the rules would change those that happen
+    to fit.
     """
     with report_errors(full=traceback):
-        wanted, target, report = parse_pairs(filters, "--filter") or None, load(graph), MigrationReport(dry_run=dry_run)
+        wanted, target, report = _checked_filter(filters), load(graph), MigrationReport(dry_run=dry_run)
 
         async def work(saver: BaseCheckpointSaver) -> None:
             found = attach(target, saver).amigrate_threads(
-                saver, dry_run=dry_run, open=open_only, of_version=version, filter=wanted
+                saver,
+                dry_run=dry_run,
+                open=open_only,
+                of_version=version,
+                filter=wanted,
+                thread_ids=await threads_of_graph(saver, of_graph),
             )
             await report.read(found)
 
@@ -401,6 +420,13 @@ def import_(
             lambda saver: import_threads(saver, exported, thread_id=name), new=True
         )
         print("\n".join(map(escape, made)))
+
+
+def _checked_filter(filters: list[str] | None) -> dict[str, Any] | None:
+    wanted = parse_pairs(filters, "--filter") or None
+    if wanted and VERSION in wanted:
+        raise UsageError(f"a thread's metadata has no {VERSION}, only its checkpoints' has: use --version")
+    return wanted
 
 
 def _database(db: str, postgres: str | None, schema: str, service: str | None = None) -> Database:

@@ -8,13 +8,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import anyio
 import pytest
 
-from checkpoint_savers import Codec, SqliteStore
+from checkpoint_savers import Codec, SqliteSaver, SqliteStore
+from pregel_async import START, StateGraph
+from pregel_async.service import RunService
 from tests.helpers.postgres_tools import conninfo, made_schema
+
+
+class Colour(TypedDict, total=False):
+    colour: str
+
 
 GRAPHS = """
 from typing import TypedDict
@@ -109,6 +116,42 @@ def test_threads_are_migrated(call: Any) -> None:
     assert [each["kind"] for each in found["mismatches"]] == ["node"]
     ended = call("threads", "migrate", "graphs.py:new")
     assert ended.out.splitlines()[0] == "3 threads: 0 migrated, 1 unchanged, 2 not loaded"
+
+
+@pytest.mark.usefixtures("graphs")
+def test_threads_of_other_graphs(call: Any, shell: Any) -> None:
+    """--graph chooses the threads of one graph of a service: the rules do not change those of another one."""
+    run(call, "no service")
+
+    async def start(count: int) -> None:
+        keeping = StateGraph(Colour).add_node("paint", lambda state: {}).add_edge(START, "paint").compile()
+        saver = SqliteSaver.from_conn_string(Path(shell.cwd, "pregel.db"))
+        async with RunService({"ask": keeping, "paint": keeping}, saver) as service:
+            for number in range(count):
+                for graph in ("ask", "paint"):
+                    row = await service.start(graph, {"colour": "red"}, thread_id=f"{graph}-{number:03}")
+                    await service.join(row.run_id)
+
+    anyio.run(start, 3)
+    for command, out in (
+        ("check", "3 threads: 3 load, 3 of them by a migration\n"),
+        ("migrate", "3 threads: 3 migrated, 0 unchanged\n"),
+        ("migrate", "3 threads: 0 migrated, 3 unchanged\n"),
+    ):
+        ended = call("threads", command, "graphs.py:removing", "--graph", "ask")
+        assert (ended.code, ended.out, ended.err) == (0, out, "")
+    found = json.loads(call("threads", "migrate", "graphs.py:removing", "--dry-run", "--json").out)
+    assert found["migrated_ids"] == ["no service", "paint-000", "paint-001", "paint-002"]
+    assert call("threads", "migrate", "graphs.py:removing", "--graph", "no such graph").out.startswith("0 threads: ")
+
+
+@pytest.mark.usefixtures("graphs")
+@pytest.mark.parametrize("command", ["check", "migrate"])
+def test_a_filter_by_version(call: Any, command: str) -> None:
+    """The exit code of an option that is used wrongly is 2, and the message names the right option."""
+    run(call, "idle")
+    ended = call("threads", command, "graphs.py:removing", "--filter", "__version__=1")
+    assert ended.code == 2 and "use --version" in ended.err
 
 
 STORE = """

@@ -435,9 +435,16 @@ async def test_a_context_that_holds_its_own_stream_is_collected(read: bool) -> N
     assert left() is None
 
 
-HELD = {"none": (66, 0), "memory": (91, 0), "sqlite": (91, 96)}
+HELD = {"none": (65, 0), "memory": (89, 0), "sqlite": (83, 93)}
 """The most objects that Python's collector visits for a run whose node waits, and for one whose commit does, including
 those of the task, the task group and the event around it."""
+
+
+def visited() -> int:
+    """Return the number of objects that Python's collector visits, without the inner nodes of contexts: their number
+    depends on the hashes of context variables, which are addresses."""
+    gc.collect()  # from now on the collector skips tuples that hold only texts and numbers
+    return sum([not type(each).__name__.startswith("hamt_") for each in gc.get_objects()])
 
 
 @pytest.mark.one_loop
@@ -457,33 +464,37 @@ async def test_memory_of_a_waiting_run(name: str, tmp_path: Path) -> None:
         stays.set()
         store.wait()
 
-    async def held_when(all_wait: Callable[[], bool]) -> float:
-        while not all_wait():
-            await anyio.lowlevel.checkpoint()
-        gc.collect()  # from now on the collector skips tuples that hold only texts and numbers
-        return (len(gc.get_objects()) - before) / runs
+    async def held_by_each() -> float:
+        await anyio.wait_all_tasks_blocked()
+        return (visited() - before) / runs
 
     async with AsyncExitStack() as stack:
         saver = await opened(name, tmp_path, stack)
         graph: Any = StateGraph(State).add_node("node", node).add_node("next", increment)
         graph = graph.add_edge(START, "node").add_edge("node", "next").compile(saver)
-        gc.collect()
+        worker = saver._worker if isinstance(saver, SqliteSaver) else None
         gc.disable()
         try:
             async with anyio.create_task_group() as group:
-                before = len(gc.get_objects())
+                before = visited()
                 for _ in range(runs):
                     group.start_soon(graph.ainvoke, {"x": 0}, thread())
-                assert await held_when(lambda: arrived == runs) <= HELD[name][0]
-                if isinstance(saver, SqliteSaver):
-                    worker = saver._worker
-                    assert worker is not None
+                while arrived < runs:
+                    await anyio.lowlevel.checkpoint()
+                if worker is not None:
+                    # The worker releases the jobs of the runs' leases after it has woken the runs, and before it takes
+                    # this one.
+                    await worker.run(Job(lambda _: None, writes=False))
+                assert await held_by_each() <= HELD[name][0]
+                if worker is not None:
                     worker.submit(Job(stay, writes=False), None)
                     while not stays.is_set():
                         await anyio.lowlevel.checkpoint()
                     go_on.set()
                     try:
-                        assert await held_when(lambda: worker._queue.qsize() == runs) <= HELD[name][1]
+                        while worker._queue.qsize() < runs:
+                            await anyio.lowlevel.checkpoint()
+                        assert await held_by_each() <= HELD[name][1]
                     finally:
                         store.set()  # otherwise the cancelled runs wait for their commits
                 go_on.set()

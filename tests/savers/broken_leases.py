@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -310,11 +311,22 @@ class IdentifiesOwnersByRunId(InMemorySaver):
 class ChecksThenAcquires(InMemorySaver):
     """Lets two callers both find the thread free before either acquires it."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._found_free = 0
+        self._both_found_free = threading.Event()
+        self._acquiring = threading.Lock()
+
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
-        thread = self._threads.get(thread_id)
-        if thread is not None and thread.owner not in (None, owner):
-            raise ThreadBusyError(thread_id, holder=str(thread.owner), expires_at=thread.expires_at)
-        time.sleep(0.001)
-        if thread_id in self._threads:
-            self._threads[thread_id].owner = None
-        return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
+        with self._acquiring:
+            thread = self._threads.get(thread_id)
+            if thread is not None and thread.owner not in (None, owner):
+                raise ThreadBusyError(thread_id, holder=str(thread.owner), expires_at=thread.expires_at)
+            self._found_free += 1
+            if self._found_free == 2:
+                self._both_found_free.set()
+        self._both_found_free.wait(10)
+        with self._acquiring:
+            if thread_id in self._threads:
+                self._threads[thread_id].owner = None
+            return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)

@@ -5,6 +5,7 @@ fair."""
 from __future__ import annotations
 
 import sqlite3
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -407,3 +408,21 @@ async def test_jobs_without_a_transaction_keep_their_turn(saver: SqliteSaver) ->
         group.start_soon(run)
         await turns()
     assert seen == [3] and found == [1, 1]
+
+
+@pytest.mark.one_loop
+async def test_an_idle_worker_keeps_no_job(saver: SqliteSaver) -> None:
+    """P7: the thread of a saver releases jobs, with their arguments and results, when they have ended: not only when
+    the next one arrives."""
+
+    class Large:
+        pass
+
+    queue, result = saver._worker, Large()
+    assert queue is not None
+    left = weakref.ref(result)
+    assert await queue.run(Job(lambda _, value: value, (result,), writes=False)) is result
+    del result
+    with anyio.fail_after(20):
+        while left() is not None:
+            await anyio.lowlevel.checkpoint()

@@ -12,7 +12,7 @@ from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import START, Command, Send, StateGraph, interrupt
 from pregel_async._runtime.persistence.lease import ThreadLease
 from pregel_async._runtime.platform.environment import SystemEnvironment
-from pregel_async.errors import CallsChangedError, GraphVersionError
+from pregel_async.errors import CallsChangedError, ConfigError, GraphChangedError, GraphVersionError
 from pregel_async.functional import task
 from pregel_async.types import Added, Renamed, Retyped, StoredState
 from pregel_async.versions import Versions
@@ -160,6 +160,60 @@ async def test_what_follows_a_migrated_open_superstep(saver: BaseCheckpointSaver
         assert state.values is not None  # the history can be read; rows from before show the undeclared state
 
 
+async def test_updates_of_an_idle_thread(saver: BaseCheckpointSaver) -> None:
+    """P15: updates that calls have made to an idle thread are records of its head: the new checkpoint contains them."""
+    old, ruled, new = (line(schema, "a", saver=saver) for schema in (Old, Ruled, New))
+    for thread, given in (("both", {"name": "Ada", "price": 3}), ("updated only", {})):
+        await old.ainvoke(given, thread)
+        for update in ({"name": "Bob", "log": ["1"]}, {"price": 4, "log": ["2"]}):
+            await old.ainvoke(Command(update=update), thread)
+        before = await ruled.aget_state(thread)
+        assert before.values["lines"][-2:] == ["1", "2"] and before.values["customer"] == "Bob"
+        assert (await migrated(ruled))[thread] == "migrated"
+        for graph in (ruled, new):
+            state = await graph.aget_state(thread)
+            assert (state.values, state.next, state.changed) == (before.values, (), ())
+        earlier = await old.aget_state((await new.aget_state(thread)).parent_config)
+        assert earlier.values["log"][-2:] == ["1", "2"]  # earlier checkpoints are not migrated
+        assert (await migrated(ruled))[thread] == "unchanged"
+
+
+def as_object(price: int) -> object:
+    """Return a value that cannot be stored for one price."""
+    return object() if price == 3 else f"{price} cents"
+
+
+class Unstorable(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    cost: Annotated[object, Retyped(as_object, was="price")]
+
+
+async def test_values_that_cannot_be_stored() -> None:
+    """P15: a thread for which a rule makes a value that cannot be stored is refused with the reason, and the threads
+    after it are migrated."""
+
+    saver = InMemorySaver()
+    nodes = {"a": asks("a"), "b": says("b", {"price": 3})}
+    edges = [(START, "a"), (START, "b")]
+    for thread, price in (("1 state", 3), ("2 fits", 5)):
+        await built(Old, {"a": asks("a")}, edges[:1], saver).ainvoke({"price": price}, thread)
+    await built(Old, nodes, edges, saver).ainvoke({"price": 5}, "3 record")
+    ruled = built(Unstorable, {"a": asks("a"), "b": says("b", {})}, edges, saver)
+    before = await dumps(saver, "1 state", "3 record")
+    found = {each.thread_id: each async for each in ruled.amigrate_threads()}
+    assert {id: each.status for id, each in found.items()} == {
+        "1 state": "refused",
+        "2 fits": "migrated",
+        "3 record": "refused",
+    }
+    assert await dumps(saver, "1 state", "3 record") == before
+    for thread in ("1 state", "3 record"):
+        [mismatch] = found[thread].check.mismatches
+        assert "cost" in mismatch.name and "cannot be stored" in mismatch.reason and mismatch.blocks == "all"
+    (shown,) = (await ruled.aget_state("3 record")).changed
+    assert "cannot be stored" in shown.reason
+
+
 async def test_records_sends_and_inputs(saver: BaseCheckpointSaver) -> None:
     """P15: pending sends that refer to stored values, an input that is not applied yet, and updates of the open superstep
     are migrated."""
@@ -252,6 +306,43 @@ async def test_threads_that_are_left_alone(saver: BaseCheckpointSaver) -> None:
     assert gone.check.mismatches[0].name == "gone" and busy.check.loads
     assert [each.rows for each in await dumps(saver, "busy", "gone")] == [each.rows for each in before]
     assert [each.records for each in await dumps(saver, "busy", "gone")] == [each.records for each in before]
+
+
+@pytest.mark.parametrize("kind", ["finished", "deferred"])
+async def test_names_that_an_open_superstep_needs(kind: str) -> None:
+    """P15: the check shows that `was=` is needed while a superstep is open in which the renamed node has finished, or
+    before whose end it waits; and not any more when the superstep has ended."""
+
+    def graph(name: str, **options: Any) -> Any:
+        nodes = {"q": asks("q"), name: (says("work"), {"defer": kind == "deferred", **options})}
+        edges = [(START, "q"), (START, name)]
+        return built(Log, nodes, edges, saver)
+
+    saver = InMemorySaver()
+    await graph("old").ainvoke({}, "t")
+    renamed = graph("new", was="old")
+    assert await migrated(renamed) == {"t": "unchanged"}
+    assert [(each.loads, each.migrated) async for each in renamed.acheck_threads()] == [(True, True)]
+    with pytest.raises(GraphChangedError):
+        await graph("new").ainvoke(Command(resume="yes"), "t")
+    done = await renamed.ainvoke(Command(resume="yes"), "t")
+    assert sorted(done["log"]) == ["q: yes", "work"]
+    assert [each.migrated async for each in renamed.acheck_threads()] == [False]
+
+
+async def test_threads_are_chosen(saver: BaseCheckpointSaver) -> None:
+    """Of a saver with threads of several graphs, only the chosen ones are checked and migrated."""
+    old, ruled = line(Old, "a", saver=saver), line(Ruled, "a", saver=saver)
+    for thread in ("a", "b", "c", "other"):
+        await old.ainvoke({"name": "Ada"}, thread)
+    before = await dumps(saver, "b", "other")
+    chosen = ["c", "missing", "a"]
+    assert [each.thread_id async for each in ruled.acheck_threads(thread_ids=chosen)] == ["a", "c"]
+    assert await migrated(ruled, thread_ids=chosen) == {"a": "migrated", "c": "migrated"}
+    assert await migrated(ruled, thread_ids=()) == {}
+    assert await dumps(saver, "b", "other") == before
+    with pytest.raises(ConfigError, match=r"pass \['other'\]"):
+        await migrated(ruled, thread_ids="other")
 
 
 class Count(TypedDict, total=False):

@@ -23,6 +23,7 @@ from pregel_async.errors import (
     UnknownTypeError,
 )
 from pregel_async.types import REMOVED, Added, Renamed, StoredState
+from pregel_async.versions import Versions
 from tests.upgrades.graphs import asks, built, failed, of, ran, says, states
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("error::pregel_async.errors.UnknownStoredKeyWarning")]
@@ -349,3 +350,25 @@ async def test_unknown_kept_states(saver: BaseCheckpointSaver) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", KeptStateWarning)
         assert (await graph("new", unknown="ignore").ainvoke({}, "t"))["log"] == ["1", "1"]
+
+
+async def test_updates_of_an_idle_thread_that_are_only_recorded() -> None:
+    """P15: an update that a call made to an idle thread is refused if a migration changes its key, and the advice helps:
+    the earlier version takes the next input."""
+
+    def to_two(old: StoredState) -> Mapping[str, Any]:
+        return {"total": old["net"] + 1, "net": REMOVED} if "net" in old else {}
+
+    saver = InMemorySaver()
+    nodes, edges = {"a": lambda state: {}}, [(START, "a")]
+    first = built(One, nodes, edges, saver)
+    second = built(Three, nodes, edges, saver, version=2, migrations={2: to_two}, unknown="ignore")
+    await first.ainvoke({"net": 1}, "t")
+    await first.ainvoke(Command(update={"net": 5}), "t")
+    (mismatch,) = (await second.aget_state("t")).changed
+    assert mismatch.blocks == "all" and "Versions({...}, pin='thread')" in mismatch.advice
+    for pin in ("open", "never"):
+        with pytest.raises(GraphChangedError, match="pin='thread'"):
+            await Versions({1: first, 2: second}, pin=pin).ainvoke({}, "t")
+    await Versions({1: first, 2: second}, pin="thread").ainvoke({}, "t")
+    assert (await second.ainvoke({}, "t"))["total"] == 6

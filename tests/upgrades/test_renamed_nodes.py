@@ -10,7 +10,13 @@ import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
 from pregel_async import END, START, Command, Send, StateGraph, interrupt
-from pregel_async.errors import GraphValidationError, KeptStateWarning, NodeError, UnknownInterruptError
+from pregel_async.errors import (
+    GraphChangedError,
+    GraphValidationError,
+    KeptStateWarning,
+    NodeError,
+    UnknownInterruptError,
+)
 from pregel_async.functional import task
 from tests.upgrades.graphs import Log, asks, built, failed, failing, of, ran, says, states
 
@@ -380,3 +386,50 @@ async def test_a_kept_state_that_was_written_last_counts(saver: BaseCheckpointSa
     )
     counted = [(await each.ainvoke({}, "t"))["log"][-1] for each in (old, new, old, old, old, new, newer, new, newer)]
     assert counted == ["1", "2", "2", "3", "4", "5", "6", "6", "7"]
+
+
+def sending(saver: Any, target: str, **options: Any) -> Any:
+    """A graph whose first node has finished and sends to another one, while a sibling asks."""
+    was = options.pop("was", ())
+    builder = StateGraph(Log).add_node("a", says("a")).add_node("q", asks("q")).add_node(target, says("work"), was=was)
+    builder.add_edge(START, "a").add_edge(START, "q").add_conditional_edges("a", lambda _: [Send(target, {})], [target])
+    return builder.compile(saver, blocking=False, **options)
+
+
+@pytest.mark.parametrize("by", ["a node", "an update"])
+async def test_recorded_sends_to_a_node_that_does_not_exist(by: str) -> None:
+    """P15: a recorded send to a node that the code does not have is refused before anything runs, and named by the
+    check. A rule runs or ends it, and a new input discards it."""
+    threads = [InMemorySaver() for _ in range(4)]
+    for saver in threads:
+        old = (
+            sending(saver, "old")
+            if by == "a node"
+            else built(Log, {"a": says("a"), "q": asks("q"), "old": says("work")}, [(START, "a"), (START, "q")], saver)
+        )
+        await old.ainvoke({}, "t")
+        if by == "an update":
+            await old.ainvoke(Command(goto=Send("old", {})), "t")
+    ran.clear()
+
+    undeclared = sending(threads[0], "new")
+    assert of(await undeclared.aget_state("t")) == [("node", "old", "resume")]
+    (check,) = [check async for check in undeclared.acheck_threads()]
+    assert not check.loads and check.mismatches[0].name == "old"
+    with pytest.raises(GraphChangedError, match="leads to node 'old', and there is no such node"):
+        await undeclared.ainvoke(Command(resume="yes"), "t")
+    assert not ran
+    await undeclared.ainvoke({}, "t")
+    assert not (await undeclared.aget_state("t")).changed
+
+    for saver, options, works in (
+        (threads[1], {"was": "old"}, 1),
+        (threads[2], {"retired": {"old": "new"}}, 1),
+        (threads[3], {"retired": {"old": END}}, 0),
+    ):
+        ran.clear()
+        declared = sending(saver, "new", **options)
+        (check,) = [check async for check in declared.acheck_threads()]
+        assert check.loads and check.migrated
+        await declared.ainvoke(Command(resume="yes"), "t")
+        assert ran.count("work") == (works if by == "a node" else 0)  # the task of an update's send has finished before

@@ -17,7 +17,7 @@ from checkpoint_savers.records import VERSION
 
 from ..._core.board import Board
 from ..._core.fits import fits
-from ..._core.program import BRANCH, JOIN, Program, Write, is_state_key
+from ..._core.program import BRANCH, JOIN, SENDS, Program, Write, is_state_key
 from ..._core.task import Task
 from ...channels import MISSING, BaseChannel, LastValue
 from ...channels.overwrite import overwrite_value, unwrap_overwrite
@@ -138,13 +138,16 @@ def of_records(
             if not result.name and name in program.channels and data is not last[name]:
                 continue  # a later update of the open superstep replaces it, or is checked for the same key
             if name in migrated and result.version < program.version and not _has_rule(program, name):
-                found.append(_of_record(result, of_migrated(name, ns, f"{_writer_of(result)} to")))
+                migrates = of_migrated(name, ns, f"{_writer_of(result)} to", is_update=not result.name)
+                found.append(_of_record(result, migrates))
+            elif name == SENDS:
+                node = node_of_send(data, codec)
+                if node and node not in program.nodes and node not in program.upgrades.aliases:
+                    found.append(_of_edge(result, node, ns))
             elif name in program.channels:
                 found += _unfit_write(program, result, name, data, codec, ns)
             elif name.startswith(BRANCH):
-                node = name.removeprefix(BRANCH)
-                reason = f"node {result.name!r} has finished and leads to node {node!r}, and there is no such node"
-                found.append(of_node(node, ns, reason))
+                found.append(_of_edge(result, name.removeprefix(BRANCH), ns))
             elif is_unknown(program, name) and program.upgrades.unknown_stored == "error":
                 reason = f"task {result.name!r} has written to key {name!r}, which the graph does not have"
                 found.append(structs.replace(of_unknown(name, ns, reason), blocks="resume"))
@@ -156,17 +159,42 @@ def of_records(
             node = name.rpartition(":")[2]
             reason = f"nodes have finished whose edge leads to node {node!r}, and there is no such edge"
             found.append(of_node(node, ns, reason))
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
+
+
+def node_of_send(data: bytes, codec: Codec) -> str:
+    """Return the node to which a recorded send leads; an empty text if the send's argument cannot be decoded."""
+    try:
+        send: Any = codec.decode(data, channel=SENDS)
+    except (StoredTypeChangedError, UnknownTypeError):
+        return ""  # raised when the record is used, which a new input does not
+    return str(send.node)
+
+
+def _of_edge(result: TaskResult, node: str, ns: str) -> Mismatch:
+    who = f"node {result.name!r} has finished and leads" if result.name else "an update of the open superstep leads"
+    return of_node(node, ns, f"{who} to node {node!r}, and there is no such node")
 
 
 def _has_rule(program: Program, name: str) -> bool:
     return name in program.upgrades.retyped or name in program.upgrades.dropped
 
 
-def of_migrated(name: str, ns: str, what: str) -> Mismatch:
-    """Return the mismatch of a recorded value, in terms of the old version, of a key that a migration changes."""
+def of_migrated(name: str, ns: str, what: str, *, is_update: bool = False) -> Mismatch:
+    """Return the mismatch of a recorded value, in terms of the old version, of a key that a migration changes.
+
+    Args:
+        name: the key.
+        ns: the graph's namespace.
+        what: what has the value, with its verb.
+        is_update: it is an update of the state, which a new input does not discard.
+    """
     reason = f"{what} key {name!r}, which a migration changes, and migrations do not apply to what is only recorded"
     advice = "let the version that wrote it end the superstep: Versions({...}, pin='open'); or give a new input"
+    if is_update:  # pin='open' would leave an idle thread to the newest version
+        advice = (
+            "let the version that wrote it end the superstep, or take the next input: Versions({...}, pin='thread')"
+        )
     return Mismatch(kind="key", name=name, namespace=ns, reason=reason, advice=advice, blocks="resume")
 
 

@@ -17,7 +17,7 @@ from checkpoint_savers.records import TaskId
 
 from ..._core.amending import amend
 from ..._core.board import Board
-from ..._core.program import RETURN, Program, Write
+from ..._core.program import RETURN, SENDS, Program, Write
 from ..._core.task import Task
 from ...types import Interrupt
 
@@ -89,7 +89,9 @@ def amend_again(program: Program, board: Board, result: TaskResult, codec: Codec
     number = 0
     for channel, data in (*result.writes, (BETWEEN, b"")):
         if channel in program.channels:
-            writes.append((channel, codec.decode(data, channel=channel)))
+            value: Any = codec.decode(data, channel=channel)
+            if channel != SENDS or value.node in program.nodes:  # as edges to nodes that do not exist: see `of_records`
+                writes.append((channel, value))
         elif channel == BETWEEN and writes:
             amend(program, board, writes, scope=scope, number=number)
             writes = []

@@ -16,7 +16,7 @@ from msgspec import structs
 from checkpoint_savers.chain import EncodedState
 from checkpoint_savers.codec import Codec
 from checkpoint_savers.deltas import TaskResult, questions_of
-from checkpoint_savers.errors import CheckpointError
+from checkpoint_savers.errors import CheckpointError, UnstorableValueError
 from checkpoint_savers.patches import data_of, decode
 
 from ..._core.fits import fits
@@ -188,6 +188,9 @@ def renamed_record(place: Place, result: TaskResult, codec: Codec) -> TaskResult
         place: the graph, the thread and the checkpoint.
         result: the record as it is stored.
         codec: decodes and encodes names of nodes, and writes to retyped keys.
+
+    Raises:
+        MigrationError: a rule's function raised, or makes a value that cannot be stored.
     """
     program, upgrades = place.program, place.program.upgrades
     nodes, former = upgrades.nodes, upgrades.former
@@ -209,7 +212,13 @@ def renamed_record(place: Place, result: TaskResult, codec: Codec) -> TaskResult
         elif former.get(name, name) in upgrades.retyped and name not in result.unfit:
             before: Any = codec.decode_stored(data, channel=name)
             now, after = renamed_write(place, name, before)
-            writes.append((now, data if after is before else codec.encode(after, channel=now)))
+            if after is not before:
+                try:
+                    data = codec.encode(after, channel=now)
+                except UnstorableValueError as error:
+                    rule = f"Retyped of key {now!r}"
+                    raise MigrationError(rule, program.name, place.thread_id, place.checkpoint_id, error) from error
+            writes.append((now, data))
         else:
             writes.append((former.get(name, name), data))
     return structs.replace(result, writes=tuple(writes))
