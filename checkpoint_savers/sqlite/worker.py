@@ -317,6 +317,7 @@ class Worker(Hosted):
                 batch.append(job)
                 size += job.size
             self._run_batch(cursor, batch)
+            del job, batch  # an idle worker must not hold the bytes of its last transaction
 
     def _run_batch(self, cursor: sqlite3.Cursor, batch: list[Job[Any]]) -> None:
         """Run readers, then writers in one transaction, then bare jobs, and wake their callers as soon as possible."""

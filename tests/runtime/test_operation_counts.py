@@ -451,7 +451,7 @@ async def test_a_context_that_holds_its_own_stream_is_collected(read: bool) -> N
     assert left() is None
 
 
-HELD = {"none": (66, 0), "memory": (91, 0), "sqlite": (91, 96)}
+HELD = {"none": (66, 0), "memory": (91, 0), "sqlite": (85, 96)}
 """The most objects that Python's collector visits for a run whose node waits, and for one whose commit does, including
 those of the task, the task group and the event around it."""
 
