@@ -109,11 +109,14 @@ async def _run_planned(
         natively_cancelled, contained: as in `run_attempt`.
     """
     records = graph.persistence.task_records
-    recorded = records.recorded(task, graph.run) if records.results else NEW
-    if not isinstance(recorded, Unfinished):
-        return recorded
-    if recorded.has_run:
-        graph.events.publisher.units.attribute(task, routers_of(task.id))
+    recorded = NEW
+    if records.results:
+        found = records.recorded(task, graph.run)
+        if not isinstance(found, Unfinished):
+            return found
+        recorded = found
+        if recorded.has_run:
+            graph.events.publisher.units.attribute(task, routers_of(task.id))
     if task.node.plain:  # no policies: `TaskRunner` would make the same single attempt
         outcome = await run_attempt(
             graph,
