@@ -55,8 +55,8 @@ class Runner:
         # The hidden start runs no user code and awaits nothing, so that it needs neither a turn nor an attempt.
         if tasks[0].node.hidden and not tasks[0].node.routers:
             began = run_hidden_start(board, tasks[0])
-            if events.are_shown and isinstance(began, Finished):
-                await events.send(events.publisher.began(tasks[0], began))
+            if events.are_shown and isinstance(began, Finished) and (parts := events.publisher.began(tasks[0], began)):
+                await events.send(parts)
             return (began,)
         if events.are_shown and (planned := events.publisher.planned(board, tasks)):
             await events.send(planned)
