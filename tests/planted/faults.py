@@ -1639,6 +1639,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/savers/test_conformance.py::TestSqliteSaver::test_a_shielded_lease_is_cancelled_at_each_await",),
     ),
     Fault(
+        "shield-of-release-in-postgres",
+        "P6, P7: in a cancelled scope, PostgresSaver does not release a lease",
+        "PostgresSaver.release",
+        ", shielded=True",
+        "",
+        ("tests/savers/test_conformance.py::TestPostgresSaver::test_a_shielded_lease_is_cancelled_at_each_await",),
+    ),
+    Fault(
         "turn-of-edits",
         "P7: a loop of edits with InMemorySaver cannot be cancelled",
         "ThreadLease.acquire",
