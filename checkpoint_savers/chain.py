@@ -120,10 +120,9 @@ class EncodedState(msgspec.Struct, gc=False):
         if delta.keyframe:
             self.values, self.kinds, self.versions, self.seen, self.tips, self.spent = {}, {}, {}, {}, {}, {}
         for channel in delta.emptied:
-            self.values.pop(channel, None)
-            self.kinds.pop(channel, None)
-            self.versions.pop(channel, None)
-            self.seen.pop(channel, None)
+            for of_channels in (self.values, self.kinds, self.versions, self.seen):
+                if channel in of_channels:
+                    del of_channels[channel]
         self.values |= values
         clock, versions = delta.clock, self.versions
         for channel in values:
@@ -613,10 +612,10 @@ class ChainWriter:
             emptied: channels that became empty, unless they are in `now`.
         """
         for name in emptied:
-            if name not in now and type(old := before.get(name, b"")) is IncrementalValue:
+            if name not in now and name in before and type(old := before[name]) is IncrementalValue:
                 self._keyframe_bytes -= size_of(old)
         for name, new in now.items():
-            old = before.get(name, b"")
+            old = before[name] if name in before else b""
             if type(old) is IncrementalValue or type(new) is IncrementalValue:
                 self._keyframe_bytes += size_of(new) - size_of(old)
 

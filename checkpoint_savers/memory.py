@@ -164,7 +164,7 @@ class InMemorySaver(BaseCheckpointSaver):
         clock: returns the time in unix seconds.
     """
 
-    commit_is_shielded = True  # a coroutine that never waits cannot be cancelled
+    commit_is_shielded = lease_is_shielded = True  # a coroutine that never waits cannot be cancelled
     commits_others = True
 
     def __init__(self, *, codec: Codec | None = None, clock: Callable[[], float] = time.time) -> None:

@@ -59,6 +59,11 @@ class SaverPort(ABC):
             call: the cancellation is raised at the caller's next await. The runtime wraps `commit` of all other savers
             in a shielded scope. A subclass that overrides `commit` must set this attribute again; otherwise it is
             False.
+        lease_is_shielded: True if no cancellation of the caller, by a cancel scope or by asyncio's `Task.cancel()`, can
+            leave a thread leased. An `acquire` that raises holds no lease: if it is cancelled after its transaction, it
+            releases the lease first, or returns it. `release` is done even in a cancelled scope, and before a
+            cancellation is raised. Both methods of all other savers run in a task of their own. A subclass that
+            overrides either of them must set this attribute again; otherwise it is False.
         begins_commits: True if the saver implements `begin_commit`. A subclass that overrides `commit` must override
             `begin_commit` and set this attribute again, too; otherwise it is False.
         commits_others: True if `commit` stores `Commit.others`. Runs of graphs with subgraphs and durability "exit"
@@ -72,15 +77,18 @@ class SaverPort(ABC):
     commits_others: bool = False  # no `ClassVar`: a saver that wraps another one has the other's
 
     commit_is_shielded: ClassVar[bool] = False
+    lease_is_shielded: ClassVar[bool] = False
     begins_commits: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # A subclass that overrides `commit` may await where its base class does not. An inherited True would then leave
-        # its commit without any shield, so the class that defines `commit` has to make the claim itself.
-        cls.commit_is_shielded = cls.commit_is_shielded and _is_claimed_with_commit(cls, "commit_is_shielded")
+        # its commit without any shield, so the class that defines `commit` has to make the claim itself. The same holds
+        # for `acquire` and `release`.
+        cls.commit_is_shielded = cls.commit_is_shielded and _is_claimed_with(cls, "commit_is_shielded", "commit")
+        cls.lease_is_shielded &= _is_claimed_with(cls, "lease_is_shielded", "acquire", "release")
         # An inherited `begin_commit` would bypass the subclass's `commit`.
-        cls.begins_commits = cls.begins_commits and _is_claimed_with_commit(cls, "begins_commits")
+        cls.begins_commits = cls.begins_commits and _is_claimed_with(cls, "begins_commits", "commit")
 
     @abstractmethod
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
@@ -453,7 +461,7 @@ class SaverPort(ABC):
         )
 
 
-def _is_claimed_with_commit(saver: type[SaverPort], claim: str) -> bool:
-    """Return True if no class overrides `commit` below the class that sets the attribute `claim`."""
-    definer = next(each for each in saver.__mro__ if {"commit", claim} & each.__dict__.keys())
+def _is_claimed_with(saver: type[SaverPort], claim: str, *methods: str) -> bool:
+    """Return True if no class overrides one of the methods below the class that sets the attribute `claim`."""
+    definer = next(each for each in saver.__mro__ if {claim, *methods} & each.__dict__.keys())
     return claim in definer.__dict__

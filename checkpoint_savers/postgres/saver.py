@@ -79,7 +79,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         ValueError: `schema` is not a schema's name, `conn` or `listen` cannot be read, or a number is out of its range.
     """
 
-    commit_is_shielded = True
+    commit_is_shielded = lease_is_shielded = True
     commits_others = True
 
     _layout = SAVER
@@ -268,7 +268,7 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
         await self._write(lease, Commit(rows=(), expected_head=None, records=tuple(records), expires_at=expires_at))
 
     async def release(self, lease: Lease) -> None:
-        await self._write(lease, None)
+        await self._write(lease, None, shielded=True)
         self._forget(lease)
 
     def _hold(self, lease: Lease) -> None:

@@ -70,7 +70,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         ValueError: `synchronous` is neither "FULL" nor "NORMAL", or `busy_timeout` is out of range.
     """
 
-    commit_is_shielded = True
+    commit_is_shielded = lease_is_shielded = True
     begins_commits = True
     commits_others = True
 
@@ -195,7 +195,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         await self._connection.run(self._write_job(writing.record, (lease, new, expires_at), size=_size_of(new)))
 
     async def release(self, lease: Lease) -> None:
-        await self._connection.run(self._write_job(writing.release, (lease,)))
+        await self._connection.run(self._write_job(writing.release, (lease,)), shielded=True)
         self._released(lease)
 
     async def rewrite(self, lease: Lease, change: Rewrite) -> None:

@@ -151,16 +151,19 @@ def plan(program: Program, board: Board, scope: Scope) -> list[Task]:
     # Only channels that the last superstep changed are visited: planning costs in proportion to what was written, not
     # to the size of the graph.
     names: set[str] = set()
+    # Here and in `update`, `in` and `[]` take the place of `get` and `pop`, which are calls.
+    triggered, seen = program.triggered, board.seen
     for channel in board.updated:
-        for name in program.triggered.get(channel, ()):
-            if board.versions[channel] > board.seen.get(channel, _NOTHING_SEEN).get(name, 0):
-                names.add(name)
+        if channel in triggered:
+            version, seen_by = board.versions[channel], seen[channel] if channel in seen else _NOTHING_SEEN
+            for name in triggered[channel]:
+                if version > (seen_by[name] if name in seen_by else 0):
+                    names.add(name)
     if program.upgrades.aliases and len(names) > 1:
         names = _once(program, names)
     step = board.step + 1
     tasks = [Task(program.nodes[name], step, index, scope) for index, name in enumerate(sorted(names))]
-    sends = board.channels.get(SENDS)
-    if sends is not None and sends.is_available():
+    if SENDS in board.channels and (sends := board.channels[SENDS]).is_available():
         first = len(tasks)
         tasks.extend(
             Task(program.nodes[send.node], step, first + index, scope, index, send.arg, timeout=send.limits)
@@ -276,7 +279,7 @@ def update(
         Exception: a reducer raised; a note names the place. The board must not be used any more.
     """
     before, clock = board.clock, board.clock + 1
-    channels, versions = board.channels, board.versions
+    channels, versions, seen = board.channels, board.versions, board.seen
     board.step = step = board.step + 1 if step is None else step
     board.ran = tuple([task.node.name for task in tasks])
     touched: set[str] = set()
@@ -294,14 +297,12 @@ def update(
     #    so that a barrier which this superstep completes again starts empty.
     for task in tasks:
         name = task.node.identity
-        for trigger in task.triggers:
-            version = versions.get(trigger)
-            if version is not None:
-                seen = board.seen.get(trigger)
-                if seen is None:
-                    board.seen[trigger] = {name: version}
+        for trigger in task.node.triggers if task.send < 0 else ():
+            if trigger in versions:
+                if trigger in seen:
+                    seen[trigger][name] = versions[trigger]
                 else:
-                    seen[name] = version
+                    seen[trigger] = {name: versions[trigger]}
                 channel = channels[trigger]
                 if channel.consumes and trigger not in retained and channel.consume():
                     touched.add(trigger)
@@ -339,7 +340,8 @@ def update(
 
     # 4. New versions. An emptied channel has none, so that the board stays as small as what it holds.
     board.clock = clock if touched else before
-    updated = [name for name in sorted(touched) if _stamp(program, board, name, clock)]
+    changed = sorted(touched)
+    updated = [name for name in changed if _stamp(program, board, name, clock)]
     if retained:
         updated = sorted({*updated, *(name for name in retained if channels[name].is_available())})
 
@@ -349,23 +351,22 @@ def update(
             waiting = channels.get(name)
             if waiting is not None and waiting.finish():
                 board.clock = clock
-                touched.add(name)
+                changed = sorted({*changed, name})
                 if _stamp(program, board, name, clock):
                     updated.append(name)
 
     board.updated = tuple(updated)
     if board.amended:
-        touched |= board.amended
+        changed = sorted({*changed, *board.amended})
         board.amended = NOTHING_AMENDED
-    board.changed = tuple(sorted(touched))
+    board.changed = tuple(changed)
 
 
 def _create_channel(program: Program, board: Board, name: str) -> AnyChannel:
     """Create a channel on its first write, and return it."""
-    prototype = program.channels.get(name)
-    if prototype is None:
+    if name not in program.channels:
         raise InvalidUpdateError(f"there is no channel {name!r} in graph {program.name!r}", channel=name)
-    channel = board.channels[name] = prototype.fresh()
+    channel = board.channels[name] = program.channels[name].fresh()
     return channel
 
 
@@ -383,12 +384,15 @@ def _stamp(program: Program, board: Board, name: str, clock: int) -> bool:
         if channel.expires:
             board.fleeting.add(name)
         return True
-    if name in program.keys:
-        board.values.pop(name, None)
+    if name in board.values and name in program.keys:
+        del board.values[name]
     if channel.checkpoint() is not MISSING:  # a barrier that waits for more names
         board.versions[name] = clock
         return False
-    board.versions.pop(name, None)
-    board.seen.pop(name, None)
-    board.fleeting.discard(name)
+    if name in board.versions:
+        del board.versions[name]
+    if name in board.seen:
+        del board.seen[name]
+    if name in board.fleeting:
+        board.fleeting.discard(name)
     return False

@@ -19,9 +19,10 @@ class _HeldSaver:
     # All else is delegated by `__getattr__`: the saver is the user's object, and may be of any class.
 
     # A commit that is begun without a waiter cannot be stored together with rows of the service, and only the saver's
-    # own commit is shielded.
+    # own commit is shielded. `acquire` and `release` never wait.
     begins_commits = False
     commit_is_shielded = False
+    lease_is_shielded = True
 
     def __init__(
         self, saver: BaseCheckpointSaver, lease: Lease, marks: RunMarks, started: Callable[[str], EventRow]

@@ -25,7 +25,7 @@ NONE_TESTS = 20
 GRAPH_RUN = 200
 """Lines of code of the module of a graph's run: at most."""
 
-SUPERSTEP = (65, 20)
+SUPERSTEP = (60, 20)
 """Functions and files that a superstep of one node enters, with a saver in memory: at most."""
 
 COMMIT = (28, 9, 4)

@@ -192,9 +192,13 @@ def test_work_of_planning_does_not_grow_with_the_graph() -> None:
     looked: list[str] = []
 
     class Watched(dict[str, Any]):
-        def get(self, key: str, default: Any = None, /) -> Any:
+        def __contains__(self, key: object) -> bool:
+            looked.append(str(key))
+            return super().__contains__(key)
+
+        def __getitem__(self, key: str) -> Any:
             looked.append(key)
-            return super().get(key, default)
+            return super().__getitem__(key)
 
     board.channels = Watched(board.channels)
     assert names(plan(graph, board)) == ["n7"]

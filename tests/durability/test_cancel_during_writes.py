@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from checkpoint_savers import InMemorySaver, Retention
 from checkpoint_savers.abc import BaseCheckpointSaver
 from pregel_async import START, Command, StateGraph, interrupt
 from tests.helpers.environments import SeededEnvironment
@@ -166,3 +167,27 @@ async def test_a_lease(slow: CancellingSaver, environment: SeededEnvironment) ->
     assert "acquire" not in slow.cut  # on trio the read that follows may be cancelled
     assert slow.done == ["acquire", "release"]
     assert await made.ainvoke({}, "t") == {"log": ["ends"]}
+
+
+@pytest.mark.parametrize("verb", ["edit", "resume", "prune"])
+async def test_a_loop_with_a_saver_that_never_waits(verb: str) -> None:
+    """P7: a loop of edits, resumes or upkeep yields to the other tasks, and a cancellation ends it."""
+    saver = InMemorySaver()
+    made = StateGraph(State).add_node("ends", ends).add_edge(START, "ends").compile(saver)
+    await made.ainvoke({}, "t")
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "edit": lambda: made.aupdate_state("t", {"log": ["edited"]}),
+        "resume": lambda: made.ainvoke(None, "t"),
+        "prune": lambda: saver.aprune("t", retention=Retention(keep=1)),
+    }
+    count = 0
+    async with anyio.create_task_group() as group:
+        group.start_soon(_cancel, group.cancel_scope)
+        while count < 10:
+            count += 1
+            await calls[verb]()
+    assert count < 10
+
+
+async def _cancel(scope: anyio.CancelScope) -> None:
+    scope.cancel()

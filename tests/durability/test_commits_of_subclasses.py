@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 import anyio
 import pytest
 
-from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, SqliteSaver
-from checkpoint_savers.records import Commit, Lease
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver, PostgresSaver, SqliteSaver
+from checkpoint_savers.records import Commit, Lease, Owner
 from pregel_async import START, StateGraph
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +63,27 @@ def test_which_commits_are_shielded() -> None:
     assert not any(
         each.commit_is_shielded for each in (BaseCheckpointSaver, SlowCommit, SlowMemorySaver, SlowSqliteSaver, Odd)
     )
+
+
+class SlowAcquire(InMemorySaver):
+    async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
+        return await super().acquire(thread_id, owner, now=now, expires_at=expires_at)
+
+
+class SlowRelease(SqliteSaver):
+    async def release(self, lease: Lease) -> None:
+        await super().release(lease)
+
+
+class SureRelease(SlowRelease):
+    lease_is_shielded = True
+
+
+def test_which_leases_are_shielded() -> None:
+    """P6, P7: a class that overrides `acquire` or `release` is shielded according to its own declaration."""
+    shielded = (InMemorySaver, SqliteSaver, PostgresSaver, SureRelease)
+    assert all(each.lease_is_shielded for each in shielded)
+    assert not any(each.lease_is_shielded for each in (BaseCheckpointSaver, SlowAcquire, SlowRelease))
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

@@ -86,6 +86,12 @@ def test_a_commit_under_way(
     asyncio.run(main())
 
 
+class UnshieldedLeases(InMemorySaver):
+    """A saver whose `acquire` and `release` are shielded by a task of their own."""
+
+    lease_is_shielded = False
+
+
 class SlowLeases(InMemorySaver):
     """A saver whose `acquire` and `release` wait, and can be cancelled while they do."""
 
@@ -155,7 +161,7 @@ def test_acquiring_and_releasing_while_all_is_cancelled(spares_the_caller: bool)
     is free all the same, and code that is not cancelled itself notices nothing."""
 
     async def main(turn: int) -> bool:
-        saver = InMemorySaver()
+        saver = UnshieldedLeases()
         before = asyncio.current_task()
         task = asyncio.create_task(use(saver))
         for _ in range(turn):

@@ -11,7 +11,7 @@ import gc
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import anyio
 import anyio.lowlevel
@@ -166,11 +166,15 @@ async def leave(state: State) -> str:
     return END
 
 
+class Peak(TypedDict):
+    x: Annotated[int, max]
+
+
 def fan(saver: InMemorySaver) -> Any:
     """Return a graph of two levels: nodes that wait, a plain function that returns a coroutine, and routers
     that wait."""
-    inside = StateGraph(State).add_node("a", node).add_node("b", node).add_edge(START, "a").add_edge(START, "b")
-    graph = StateGraph(State).add_node("inside", inside.compile()).add_node("plain", lambda state: node(state))
+    inside = StateGraph(Peak).add_node("a", node).add_node("b", node).add_edge(START, "a").add_edge(START, "b")
+    graph = StateGraph(Peak).add_node("inside", inside.compile()).add_node("plain", lambda state: node(state))
     for name in ("inside", "plain"):
         graph.add_conditional_edges(name, leave, [END])
     sends = [Send(name, {"x": place}) for place in range(2) for name in ("inside", "plain")]

@@ -52,6 +52,7 @@ def run_of(
     for subscription in audience.subscriptions:
         subscription.observed = observation
         turns.is_taken = subscription.has_own_task and not persistence.is_stored
+    is_timed = program.is_timed
     control, results, width = settings.control, settings.results, settings.max_concurrency
     # A subgraph uses the control and the cached results of its outer graph, unless its call has its own.
     for node in outer[:1]:
@@ -71,8 +72,8 @@ def run_of(
         limiter=None if width is None else ConcurrencyLimiter(width),
         control=control,
         call=run_called,
-        is_timed=program.is_timed,
-        open_attempts=set() if program.is_timed else NO_ATTEMPTS,
+        is_timed=is_timed,
+        open_attempts=set() if is_timed else NO_ATTEMPTS,
         results=results,
         token_listener=audience.token_listener if publisher.shows_messages else None,
         tracer=audience.tracer,

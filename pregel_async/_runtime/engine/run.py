@@ -132,7 +132,12 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         if await saver.read(thread_id, ns, at) is None:
             raise CheckpointNotFoundError(thread_id, at)
     async with await ThreadLease.acquire(
-        saver, root_call.environment, thread_id, settings.on_conflict, settings.durability
+        saver,
+        root_call.environment,
+        thread_id,
+        settings.on_conflict,
+        settings.durability,
+        yields_first=not call_input.is_input,  # a resume may find nothing to run; each superstep yields
     ) as lease:
         lease.metadata = settings.thread_metadata
         metadata = {**settings.metadata, "run_id": root_call.run_id}

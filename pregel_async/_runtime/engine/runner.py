@@ -55,8 +55,8 @@ class Runner:
         # The hidden start runs no user code and awaits nothing, so that it needs neither a turn nor an attempt.
         if tasks[0].node.hidden and not tasks[0].node.routers:
             began = run_hidden_start(board, tasks[0])
-            if events.are_shown and isinstance(began, Finished):
-                await events.send(events.publisher.began(tasks[0], began))
+            if events.are_shown and isinstance(began, Finished) and (parts := events.publisher.began(tasks[0], began)):
+                await events.send(parts)
             return (began,)
         if events.are_shown and (planned := events.publisher.planned(board, tasks)):
             await events.send(planned)
@@ -109,11 +109,14 @@ async def _run_planned(
         natively_cancelled, contained: as in `run_attempt`.
     """
     records = graph.persistence.task_records
-    recorded = records.recorded(task, graph.run) if records.results else NEW
-    if not isinstance(recorded, Unfinished):
-        return recorded
-    if recorded.has_run:
-        graph.events.publisher.units.attribute(task, routers_of(task.id))
+    recorded = NEW
+    if records.results:
+        found = records.recorded(task, graph.run)
+        if not isinstance(found, Unfinished):
+            return found
+        recorded = found
+        if recorded.has_run:
+            graph.events.publisher.units.attribute(task, routers_of(task.id))
     if task.node.plain:  # no policies: `TaskRunner` would make the same single attempt
         outcome = await run_attempt(
             graph,

@@ -58,7 +58,6 @@ class Encoder:
     def use(self, program: Program) -> None:
         """Encode for this program from now on."""
         self._program = program
-        self._kinds: dict[str, str] = {}  # of channels that were stored; a `LastValue`'s depends on its value
 
     def writes(self, writes: Sequence[Write]) -> EncodedWrites:
         """Return a task's encoded writes. Raises `UnstorableValueError`."""
@@ -206,7 +205,7 @@ class Encoder:
         emptied: list[str] = []
         versions: dict[str, int] = {}
         untracked, shown, last, clock = self._program.untracked, board.values, self._last, board.clock
-        known_kinds = self._kinds
+        known_kinds = self._program.stored_kinds
         for name in board.changed:
             if name not in board.channels:  # the graph does not have it any more
                 if name in before.values:
@@ -215,7 +214,8 @@ class Encoder:
             channel = board.channels[name]
             if not channel.tracked:
                 continue
-            version, is_plain = board.versions.get(name), type(channel) is LastValue
+            version = board.versions[name] if name in board.versions else None
+            is_plain = type(channel) is LastValue
             if version is None:
                 stored: Any = MISSING
             elif is_plain and name in shown:
@@ -223,7 +223,8 @@ class Encoder:
             else:
                 stored = self._storable_value(name, channel) if untracked else channel.checkpoint()
             if stored is MISSING:
-                last.pop(name, None)  # otherwise a send of the next superstep could refer to the removed value
+                if name in last:
+                    del last[name]  # otherwise a send of the next superstep could refer to the removed value
                 if name in before.values:
                     emptied.append(name)
                 continue
@@ -244,7 +245,7 @@ class Encoder:
                 kind = known_kinds[name]
             else:
                 kind = known_kinds[name] = kind_of(channel)
-            if before.kinds.get(name) != kind:
+            if name not in before.kinds or before.kinds[name] != kind:
                 kinds[name] = kind
         # Pending sends come last, because they refer to the encoded values of the other channels.
         if SENDS in values:
@@ -304,7 +305,7 @@ class Encoder:
         shown: list[tuple[str, bytes | ListSlice | None]] = []
         for name, value in writes:
             if name in keys and channels[name].tracked:
-                if values.get(name, MISSING) is value:
+                if name in values and values[name] is value:
                     shown.append((name, None))
                 else:
                     part = appended[name].slice_of(value) if name in appended else None

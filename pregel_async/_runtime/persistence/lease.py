@@ -78,6 +78,7 @@ class ThreadLease:
             task that ran it, and whether it is still running.
         ids: makes the checkpoint ids of all namespaces of the thread.
         event_listeners: called with event rows once they are stored; empty if the run stores no events.
+        loop: the operations of the event loop.
     """
 
     # Replaced on the first use, which few runs have.
@@ -106,7 +107,7 @@ class ThreadLease:
         self.askers: dict[str, tuple[str, ...]] = {}
         self.kept_graphs: dict[str, tuple[tuple[str | None, str], bool]] = {}
         self.event_listeners: tuple[Callable[[Sequence[EventRow]], None], ...] = ()
-        self._loop = loop()
+        self.loop = loop()
         self._started: tuple[ShieldedWork, ...] = ()
 
     @classmethod
@@ -117,6 +118,8 @@ class ThreadLease:
         thread_id: str,
         on_conflict: OnConflict,
         durability: Durability = "sync",
+        *,
+        yields_first: bool = True,
     ) -> ThreadLease:
         """Acquire a thread's lease for one run.
 
@@ -126,11 +129,15 @@ class ThreadLease:
             thread_id: the thread.
             on_conflict: "reject" raises if another run owns the lease; "wait" waits for its release.
             durability: when supersteps are stored.
+            yields_first: yield to the event loop first. Otherwise, with a saver that never waits, a loop of edits would
+                block all other tasks, and no cancellation would end it. False if the caller yields in any case.
 
         Raises:
             ThreadBusyError: another run owns the lease, and `on_conflict` is "reject".
             StorageError: the saver failed.
         """
+        if yields_first:  # before the lease is acquired, since a cancellation finds nothing held then
+            await loop().turn()
         # A new id and not the run's: callers may choose equal ids for two runs, and two owners must never have one id.
         return cls(
             saver,
@@ -205,7 +212,9 @@ class ThreadLease:
     def keep_alive_during(self, work: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Run `work` and renew the lease meanwhile. The work's error is raised as it is, in no exception group."""
         # Three renewals per lease: two may fail or be late before the lease lapses.
-        return run_with_delayed_companion(self.environment, self.duration / 3, self._renew, work)
+        return run_with_delayed_companion(
+            self.environment, self.duration / 3, self._renew, work, is_on_asyncio=self.loop.is_asyncio
+        )
 
     async def _renew(self) -> None:
         while True:
@@ -225,7 +234,7 @@ class ThreadLease:
 
     def start(self, work: Callable[[], Awaitable[None]]) -> ShieldedWork:
         """Start work that no cancellation of the run stops. The run waits for it before it releases the lease."""
-        return self._wait_for(ShieldedTask(self._loop, work))
+        return self._wait_for(ShieldedTask(self.loop, work))
 
     def _wait_for(self, work: ShieldedWork) -> ShieldedWork:
         """Have the end of `async with` wait for this work, too."""
@@ -256,7 +265,7 @@ class ThreadLease:
                 self.failures = self.failures or (error,)
             on_end(commit, error)
 
-        return self._wait_for(BegunCommit(self._loop, begin, end))
+        return self._wait_for(BegunCommit(self.loop, begin, end))
 
     async def commit(self, commit: Commit, stored: Callable[[Commit], None] = _ignore) -> None:
         """Store a transaction. If an earlier one of the run has failed, raise its error instead.

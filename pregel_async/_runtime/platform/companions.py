@@ -10,7 +10,7 @@ import anyio
 from checkpoint_savers.children import start_soon
 
 from .environment import Environment, SystemEnvironment
-from .event_loops import on_asyncio, sole_exception, wait_out
+from .event_loops import sole_exception, wait_out
 
 if TYPE_CHECKING:
     import asyncio
@@ -57,6 +57,8 @@ def run_with_delayed_companion(
     seconds: float,
     companion: Callable[[], Coroutine[Any, Any, None]],
     work: Callable[[], Awaitable[T]],
+    *,
+    is_on_asyncio: bool,
 ) -> Awaitable[T]:
     """Await work in the calling task, and start a companion if the work takes long.
 
@@ -65,6 +67,7 @@ def run_with_delayed_companion(
         seconds: seconds after which the companion starts.
         companion: the background coroutine, which is cancelled when the work has ended. It must not raise.
         work: the work.
+        is_on_asyncio: True if the running event loop is asyncio's.
 
     Returns:
         An awaitable of the result, which must be awaited at once.
@@ -72,7 +75,7 @@ def run_with_delayed_companion(
     # On asyncio with the system's clock a timer is enough, which is much cheaper than a task for each run. Trio has no
     # timers, and a virtual clock moves only for coroutines that sleep on it, so both need a task.
     # No coroutine function: a waiting run would hold one more frame, which the garbage collector traverses.
-    if on_asyncio() and type(environment) is SystemEnvironment:
+    if is_on_asyncio and type(environment) is SystemEnvironment:
         return _run_with_timer(seconds, companion, work)
 
     async def later() -> None:

@@ -30,6 +30,7 @@ from checkpoint_savers.bridge import running_library
 from ...errors import BlockingCallWarning
 from ..platform.companions import run_with_delayed_companion
 from ..platform.environment import Environment
+from ..platform.event_loops import on_asyncio
 from ..tasks.context import ON_CODE_START, AttemptContext
 
 T = TypeVar("T")
@@ -137,7 +138,11 @@ class WatchedLoop(BlockedLoop):
             return work()
         ON_CODE_START.set(partial(self._note_start, ON_CODE_START.get()))
         return run_with_delayed_companion(
-            self._environment, PATIENCE, partial(self._warn_when_stuck, self._environment.monotonic(), notify), work
+            self._environment,
+            PATIENCE,
+            partial(self._warn_when_stuck, self._environment.monotonic(), notify),
+            work,
+            is_on_asyncio=on_asyncio(),
         )
 
     def _note_start(self, outer: Callable[[AttemptContext], object] | None, attempt: AttemptContext) -> None:

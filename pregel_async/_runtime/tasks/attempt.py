@@ -35,7 +35,7 @@ from ...errors import (
     QuestionChangedError,
     UnstorableValueError,
 )
-from ...types import Command
+from ...types import START, Command
 from ..platform.event_loops import NEVER_CANCELLED, NativeCancellations, is_native_cancellation, on_asyncio
 from .async_routers import await_router
 from .context import CURRENT, AttemptContext, GraphContext
@@ -175,7 +175,13 @@ def run_hidden_start(board: Board, task: Task) -> Finished | Failed:
     # Without an `AttemptContext`: the only user code is the schema's, which cannot await, ask or be cancelled.
     node = task.node
     try:
-        writes = [(name, own(item, name)) for name, item in node.writes(board.input_of(node))]
+        given = board.channels[START].get()
+        if type(given) is dict:
+            # Fast path: no user code reads a dict's items here. `own` of their isolated copies would return the very
+            # items, which the board owns already.
+            writes = node.writes(given)
+        else:
+            writes = [(name, own(item, name)) for name, item in node.writes(board.input_of(node))]
     except Exception as error:
         return Failed(_locate(error, task))
     return Finished([*writes, *node.edges], own=len(writes))

@@ -305,13 +305,12 @@ class RunContext:
         self.run_id = run_id
         self.scope = scope
         self.lease = lease
-        self.is_stored = not isinstance(lease, NoLease)
+        self.is_stored, self.loop = (False, loop()) if isinstance(lease, NoLease) else (True, lease.loop)
         self.answers: dict[str, Any] = {}
         self.new_answers: Mapping[str, Any] = {}
         self.answered_questions = NOTHING_ASKED
         self.start_checkpoints: dict[str, CheckpointId] = {}
         self.loop_thread = threading.get_ident()
-        self.loop = loop()
         self.on_code_start = ON_CODE_START.get()
         self.warned: dict[str, None] = {}
 

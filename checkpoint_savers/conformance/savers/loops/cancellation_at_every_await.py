@@ -193,6 +193,37 @@ class CancellationAtEveryAwait(Suite):
                 return
         raise AssertionError(f"the verb has not returned after {MAX_AWAITS} awaits")
 
+    @pytest.mark.parametrize("native", [False, True], ids=["a scope", "Task.cancel"])
+    async def test_a_shielded_lease_is_cancelled_at_each_await(
+        self, saver: BaseCheckpointSaver, anyio_backend_name: str, native: bool
+    ) -> None:
+        """P6, P7: a saver with `lease_is_shielded` holds no lease after an `acquire` that raises, and none after
+        `release`, at whichever await either is cancelled."""
+        if not saver.lease_is_shielded:
+            pytest.skip("the saver leaves the shield to its callers")
+        if native and anyio_backend_name != "asyncio":
+            pytest.skip("trio has no cancellation of its own besides scopes")
+        cancel = natively_cancelled_at if native else cancelled_at
+        for verb in ("acquire", "release"):
+            for number in range(MAX_AWAITS):
+                leases = [] if verb == "acquire" else [await take(saver)]
+
+                async def call(leases: list[Lease] = leases, verb: str = verb) -> None:
+                    if verb == "acquire":
+                        leases.append(await saver.acquire("t", elsewhere("run-1"), now=NOW, expires_at=LATER))
+                    else:
+                        await saver.release(leases.pop())
+
+                waited = await cancel(number, call)
+                for lease in leases:
+                    await saver.release(lease)
+                mine = await saver.acquire("t", here("run-2"), now=NOW, expires_at=LATER)
+                await saver.release(mine)
+                if not waited:
+                    break
+            else:
+                raise AssertionError(f"{verb} has not returned after {MAX_AWAITS} awaits")
+
     async def test_deleting_is_cancelled_at_each_await(self, saver: BaseCheckpointSaver) -> None:
         """P7: a thread is deleted whole or not at all, at whichever await the deletion is cancelled."""
         for number in range(MAX_AWAITS):
