@@ -191,3 +191,18 @@ async def test_a_loop_with_a_saver_that_never_waits(verb: str) -> None:
 
 async def _cancel(scope: anyio.CancelScope) -> None:
     scope.cancel()
+
+
+@pytest.mark.parametrize("exists", [False, True], ids=["a new thread", "a thread that exists"])
+async def test_a_run_that_is_cancelled_before_it_begins(exists: bool) -> None:
+    """P7: it stores nothing, also with a saver that never waits."""
+    saver = InMemorySaver()
+    graph = StateGraph(State).add_node("ends", ends).add_edge(START, "ends").compile(saver)
+    if exists:
+        await graph.ainvoke({"log": ["before"]}, "t")
+    before = await saver.dump("t")
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await graph.ainvoke({"log": ["given"]}, "t")
+    assert scope.cancelled_caught and await saver.dump("t") == before
+    assert all(header.owner is None for header in await saver.threads())

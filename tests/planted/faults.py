@@ -2302,6 +2302,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/savers/test_postgres_prepared.py::test_batches_and_searches_are_planned_for_their_values",),
     ),
     Fault(
+        "inputs-of-cancelled-runs",
+        "P7: a run that is cancelled before it begins stores its input",
+        "NamespaceWriter.open",
+        "        await anyio.lowlevel.checkpoint_if_cancelled()\n",
+        "",
+        ("tests/durability/test_cancel_during_writes.py::test_a_run_that_is_cancelled_before_it_begins",),
+    ),
+    Fault(
         "marks-of-changed-runs",
         "P16: the first superstep of a run overwrites a request to cancel it",
         "postgres.run_mark",

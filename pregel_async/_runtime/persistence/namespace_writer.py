@@ -91,10 +91,9 @@ class NamespaceWriter(LoadedNamespace):
         """
         writer, graphs = begin_writing(lease, ns)
         namespace = cls(writer, codec, program, CallSite(), metadata, graphs=graphs)
-        if lease.fresh:
-            # A fresh thread has nothing to read. A pending cancellation is raised here as the read would raise it.
-            await anyio.lowlevel.checkpoint_if_cancelled()
-        else:
+        # A run that is cancelled by now stores nothing. A fresh thread has nothing to read, and some savers never wait.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if not lease.fresh:
             for chain in await read_chain(namespace, at):
                 namespace.site = CallSite.of(chain.rows[-1])
                 await load_checkpoint(namespace, chain, fork=fork)
