@@ -179,7 +179,7 @@ def died(error: BaseException) -> bool:
 
 def check(seen: list[Any], whole: list[Any]) -> None:
     kept = kept_by_reader(seen)
-    assert text(kept) == text(whole)
+    assert text(kept) == text(whole), (text(kept), text(whole))
     mine, theirs = Counter(spelled(kept)), Counter(spelled(whole))
     assert mine == theirs, f"twice or void: {mine - theirs}; missing: {theirs - mine}"
     assert len({part["cursor"].split(".~")[0] for part in kept}) == len(kept)

@@ -4,13 +4,14 @@ for void ones."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
 
-from checkpoint_savers import InMemorySaver
+from checkpoint_savers import BaseCheckpointSaver, InMemorySaver
+from checkpoint_savers.records import EventRow
 from pregel_async import START, StateGraph, get_stream_writer, interrupt
 from pregel_async._runtime.streaming.buffer import CAPACITY
 from pregel_async._runtime.streaming.event_recorder import FLUSH_EVENTS
@@ -406,3 +407,74 @@ async def test_joining_while_events_are_being_flushed() -> None:
             finally:
                 saver.open.set()
             assert said([part async for part in back]) == [FLUSH_EVENTS, FLUSH_EVENTS + 1]
+
+
+class EndsWhileItIsRead(Through):
+    """A saver whose thread's run ends after a reader has read its events, and before that reader looks at its head.
+
+    Args:
+        inner: the saver.
+        end: ends the run.
+    """
+
+    def __init__(self, inner: BaseCheckpointSaver, end: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(inner)
+        self._end = end
+        self._has_ended = False
+
+    async def events(self, *args: Any, **options: Any) -> tuple[EventRow, ...]:
+        rows = await super().events(*args, **options)
+        if rows and not self._has_ended:
+            self._has_ended = True
+            await self._end()
+        return rows
+
+
+async def test_a_superstep_that_ends_while_its_events_are_read() -> None:
+    """P12: the parts of a slow node, stored last and with smaller positions, reach a reader elsewhere, in order."""
+    spoken, may_end, ended = anyio.Event(), anyio.Event(), anyio.Event()
+    saver = InMemorySaver()
+
+    async def slow(state: State) -> State:
+        await get_stream_writer()("slow begins")
+        spoken.set()
+        await may_end.wait()
+        await get_stream_writer()("slow ends")
+        return {"log": ["slow"]}
+
+    async def quick(state: State) -> State:
+        await spoken.wait()
+        await get_stream_writer()("quick")
+        return {"log": ["quick"]}
+
+    builder = StateGraph(State).add_node(slow).add_node(quick).add_edge(START, "slow").add_edge(START, "quick")
+
+    async def end() -> None:
+        may_end.set()
+        await ended.wait()
+
+    run, reader = builder.compile(saver), builder.compile(EndsWhileItIsRead(saver, end))
+    seen: list[Any] = []
+
+    async def read(stream: Any) -> None:
+        async with stream:
+            async for part in stream:
+                seen.append(part)
+
+    async with anyio.create_task_group() as group:
+        stream = run.astream({"log": []}, "t", keep_events=True, **ASK)
+        await stream.begin()
+        start = stream.cursor
+
+        async def finish() -> None:
+            async with stream:
+                async for _ in stream:
+                    pass
+            ended.set()
+
+        group.start_soon(finish)
+        while not any(b"quick" in row.frame for row in await saver.events("t")):
+            await anyio.lowlevel.checkpoint()
+        group.start_soon(read, reader.astream(None, "t", after=start, on_conflict="wait", **ASK))
+    said = [part["data"] for part in seen if part["type"] == "custom"]
+    assert said == ["slow begins", "quick", "slow ends"]

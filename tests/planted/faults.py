@@ -2310,6 +2310,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/durability/test_cancel_during_writes.py::test_a_run_that_is_cancelled_before_it_begins",),
     ),
     Fault(
+        "heads-after-rows-of-events",
+        "P12: a superstep that is stored while a reader reads its events loses the parts of its slowest node",
+        "StoredRun.load",
+        "self._branch.get(self._window.settled, max(self._branch.values()))",
+        "max(self._branch.values())",
+        ("tests/durability/test_stored_events_of_attempts.py::test_a_superstep_that_ends_while_its_events_are_read",),
+    ),
+    Fault(
         "marks-of-changed-runs",
         "P16: the first superstep of a run overwrites a request to cancel it",
         "postgres.run_mark",

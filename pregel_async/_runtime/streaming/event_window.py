@@ -34,6 +34,8 @@ class EventWindow:
         is_complete: it has all rows that are stored; otherwise `rows` returns those of complete checkpoints.
         path: the checkpoints of the newest checkpoint's branch with their supersteps, the newest one first.
         forked: those checkpoints of the path at which it forks from another branch.
+        settled: the newest checkpoint that was there before the rows were read: they have all rows of the supersteps
+            that lead to it. Later ones of the path may have been stored since. "" for none.
     """
 
     def __init__(self, saver: BaseCheckpointSaver, thread_id: str) -> None:
@@ -42,6 +44,7 @@ class EventWindow:
         self.is_complete = True
         self.path: dict[str, int] = {}
         self.forked: set[str] = set()
+        self.settled = ""
         self._rows: list[ReadRow] = []
         self._since = "~"  # the first checkpoint of the window: at first one after all others
         self._head = ""
@@ -50,6 +53,11 @@ class EventWindow:
         self._attempt: tuple[str, int] = ("", 0)
         self._low = 1
         self._covered: set[int] = set()
+
+    @property
+    def is_settled(self) -> bool:
+        """False if checkpoints were stored while the rows were read: look again, as no row may follow."""
+        return self.settled == self._head
 
     async def advance(self, since: str, *, over: bool = False) -> bool:
         """Read rows that were stored since, and the branch if there are some: at most a page, or one checkpoint's rows.
@@ -67,24 +75,21 @@ class EventWindow:
         """
         newest = self._rows[-1].row.checkpoint_id if self._rows else self._since
         is_new = not self._since <= since <= newest
+        was_settled = self.is_settled
         if is_new:
             self._restart(since)
+            await self._load_path(since)
         elif since > self._since:
             self._since = since
             self._rows = [each for each in self._rows if each.row.checkpoint_id >= since]
-        has_new = await self._read_page()
-        while not self.is_complete and not self.rows():
-            await self._read_page()  # a checkpoint with more rows than a page
-        # Again until the branch is the same after the rows were read: rows of a newer checkpoint would be skipped, and
-        # nothing would show them before the next row comes.
-        while (has_new or is_new or over) and await self._load_path(since):
+        has_new = await self._read_rows() or is_new or not was_settled
+        # Again after the rows: those of a newer checkpoint would be skipped otherwise.
+        while (has_new or over) and await self._load_path(since):
             # The thread continues from an older checkpoint. Its first events have smaller keys than those that were
             # read before.
             self._restart(since)
-            await self._read_page()
-            while not self.is_complete and not self.rows():
-                await self._read_page()
-        return has_new or is_new
+            await self._read_rows()
+        return has_new
 
     def rows(self) -> Sequence[ReadRow]:
         """Return the rows of all checkpoints whose rows were all read, in the order of their keys."""
@@ -101,6 +106,14 @@ class EventWindow:
     def _restart(self, since: str) -> None:
         self._since, self._rows, self.is_complete = since, [], True
         self._next, self._attempt = (CheckpointId(since), 0, 0), ("", 0)
+
+    async def _read_rows(self) -> bool:
+        """Read the next page, and all of a checkpoint that has more rows. Return True if there are new ones."""
+        self.settled = self._head
+        has_new = await self._read_page()
+        while not self.is_complete and not self.rows():
+            await self._read_page()
+        return has_new
 
     async def _read_page(self) -> bool:
         """Read the next page. Return True if it has a new row."""

@@ -216,9 +216,6 @@ class ReconnectingReader(msgspec.Struct):
             if not (has_new or held or live or over or self.cursor != self.looked):
                 return
             run = self._stored_run(held, live, up_to, over=over)
-            if run.is_lost and self.early and await self.window.advance(self.cursor.checkpoint_id, over=over):
-                # Its superstep was stored between the looks at the rows and at the branch.
-                run = self._stored_run(held, live, up_to, over=over)
             if run.is_lost:
                 self.cursor = replace(self.cursor, position=0)
                 run = self._stored_run(held, live, up_to, over=over)
@@ -235,6 +232,7 @@ class ReconnectingReader(msgspec.Struct):
             has_more = begins or (run.is_exhausted and not self.window.is_complete)
             if has_more and not begins:
                 self.window.drop_read(self.cursor.checkpoint_id)
+            has_more = has_more or not self.window.is_settled
             cursor = self.cursor
             self.looked = None if has_more else cursor
 
