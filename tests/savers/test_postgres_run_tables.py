@@ -19,7 +19,7 @@ from checkpoint_savers.postgres import run_store, run_transactions
 from checkpoint_savers.postgres.run_searches import RunSearches
 from checkpoint_savers.postgres.schema import MIGRATIONS, quoted, statements
 from checkpoint_savers.runs.queries import RowPosition, RunQuery, ThreadQuery
-from tests.helpers.postgres_tools import conninfo, empty, execute, made_schema, new_schema, unsynced
+from tests.helpers.postgres_tools import empty, execute, made_schema, new_schema, own_database, unsynced
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
@@ -96,7 +96,7 @@ WHERE schemaname = '{s}' AND (tablename IN ('pregel_runs', 'pregel_run_threads')
 TABLES = ("pregel_runs", "pregel_run_threads", "pregel_threads")
 
 
-async def locking_statements(schema: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+async def locking_statements(url: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements by which transactions lock and read the rows of a thread, with their values."""
     found: list[str] = []
 
@@ -106,7 +106,7 @@ async def locking_statements(schema: str, monkeypatch: pytest.MonkeyPatch) -> li
             return await super().execute(query, params, **options)
 
     monkeypatch.setattr(run_transactions, "new_client_cursor", Recording)
-    async with PostgresSaver.from_conn_string(conninfo(), schema=schema) as saver:
+    async with PostgresSaver.from_conn_string(url, schema=schema) as saver:
         run = await saver.runs.start("new", request("new", idempotency_key="key"))
         lease, _ = await take_run(saver, 1, at="new")
         await saver.runs.end(lease, run.run_id, SUCCESS)
@@ -114,87 +114,87 @@ async def locking_statements(schema: str, monkeypatch: pytest.MonkeyPatch) -> li
     return [text for text in found if "pregel_" in text and text.strip().startswith("SELECT")]
 
 
-async def vacuum(schema: str, table: str) -> None:
-    """Vacuum a table until all its pages are visible to all: the transactions of other tests delay that."""
+async def vacuum(url: str, schema: str, table: str) -> None:
+    """Vacuum a table until all its pages are visible to all: other transactions of the database delay that."""
     pages = "SELECT relallvisible = relpages FROM pg_class WHERE oid = %s::regclass"
     with anyio.fail_after(120):
         while True:
-            execute(f'VACUUM ANALYZE "{schema}".{table}')
-            if execute(pages, f'"{schema}".{table}') == [(True,)]:
+            execute(f'VACUUM ANALYZE "{schema}".{table}', url=url)
+            if execute(pages, f'"{schema}".{table}', url=url) == [(True,)]:
                 return
             await anyio.sleep(0.1)
 
 
-async def test_statements_use_indexes(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_statements_use_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each statement of a keeper, a dispatcher and a transaction, and each search by thread, assistant, status, metadata
     or without a filter reads an index and not a table; each index serves one of them. A count by status reads no row."""
-    empty(schema)
-    execute(FILL.format(s=f'"{schema}"'))
-    for table in TABLES:
-        await vacuum(schema, table)
-    locking = await locking_statements(schema, monkeypatch)
-    assert len(locking) > 6
-    after = RowPosition(5000.0, "t5000")
-    explained = Explained(schema)
-    async with await psycopg.AsyncConnection.connect(conninfo(), autocommit=True) as connection:
-        cursor = connection.cursor()
-        for text in locking:
-            await cursor.execute(b"EXPLAIN " + text.encode())
-            explained.plans.append("\n".join(line for (line,) in await cursor.fetchall()))
-        await explained.get_run(cursor, "r1")
-        await explained.get_runs(cursor, ("r1", "r2"))
-        await explained.get_thread(cursor, "t1")
-        await explained.queued(cursor, ("graph",), 100)
-        await explained.due(cursor, None, 100)
-        await explained.active(cursor, 100)
-        # A keeper's look, and a dispatcher's: each by the index of such threads alone, in its order.
-        for plan, index in zip(explained.plans[-3:], ("queued", "waking", "active"), strict=True):
-            assert f"Index Scan using pregel_run_threads_{index}" in plan and "Sort" not in plan, plan
-        for query in (
-            RunQuery(),
-            RunQuery(thread_id="t7"),
-            RunQuery(status=("error",)),
-            RunQuery(status=("pending", "running")),
-            RunQuery(metadata={"n": 7}),
-            RunQuery(status=("success",), metadata={"n": 7}),
-            RunQuery(assistant="graph"),
-            RunQuery(assistant="graph", status=("pending",)),
-        ):
-            await explained.find_runs(cursor, query, None, 20)
-            await explained.find_runs(cursor, query, after, 20)
-        orders: tuple[Literal["updated_at", "created_at"], ...] = ("updated_at", "created_at")
-        for way in (True, False):
-            for by in orders:
-                for given in (
-                    ThreadQuery(),
-                    ThreadQuery(status=("idle",)),
-                    ThreadQuery(status=("busy", "error")),
-                    ThreadQuery(thread_ids=("t1", "t2")),
-                    ThreadQuery(metadata={"n": 7}),
-                    ThreadQuery(assistant="graph"),
-                    ThreadQuery(assistant="rare"),
-                    ThreadQuery(assistant="rare", status=("interrupted",)),
-                ):
-                    ordered = replace(given, sort_by=by, descending=way)
-                    await explained.find_threads(cursor, ordered, None, 20)
-                    await explained.find_threads(cursor, ordered, after, 20)
-        await explained.count_threads(cursor, ThreadQuery(metadata={"n": 7}))
-        await explained.count_threads(cursor, ThreadQuery(assistant="rare"))
-        await explained.count_runs(cursor, RunQuery(thread_id="t7"))
-        counts = len(explained.plans)
-        await explained.count_threads(cursor, ThreadQuery(status=("interrupted",)))
-        await explained.count_threads(cursor, ThreadQuery(status=("busy", "interrupted")))
-        await explained.count_runs(cursor, RunQuery(status=("error",)))
-        await explained.count_runs(cursor, RunQuery(status=("pending",)))
-        for plan in explained.plans[counts:]:
-            assert "Index Only Scan" in plan and "Filter" not in plan, plan
-    scanned = [plan for plan in explained.plans if re.search("Seq Scan on pregel_(runs|run_threads|threads)", plan)]
-    assert not scanned, scanned[0]
-    by_metadata = [plan for plan in explained.plans if "@>" in plan]
-    assert by_metadata and all("by_metadata" in plan for plan in by_metadata)
-    made = {name for (name,) in execute(INDEXES.format(s=schema))}
-    unused = {name for name in made if not any(f" {name}" in plan for plan in explained.plans)}
-    assert made and not unused
+    with own_database() as url, made_schema(url) as schema:
+        execute(FILL.format(s=f'"{schema}"'), url=url)
+        for table in TABLES:
+            await vacuum(url, schema, table)
+        locking = await locking_statements(url, schema, monkeypatch)
+        assert len(locking) > 6
+        after = RowPosition(5000.0, "t5000")
+        explained = Explained(schema)
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            cursor = connection.cursor()
+            for text in locking:
+                await cursor.execute(b"EXPLAIN " + text.encode())
+                explained.plans.append("\n".join(line for (line,) in await cursor.fetchall()))
+            await explained.get_run(cursor, "r1")
+            await explained.get_runs(cursor, ("r1", "r2"))
+            await explained.get_thread(cursor, "t1")
+            await explained.queued(cursor, ("graph",), 100)
+            await explained.due(cursor, None, 100)
+            await explained.active(cursor, 100)
+            # A keeper's look, and a dispatcher's: each by the index of such threads alone, in its order.
+            for plan, index in zip(explained.plans[-3:], ("queued", "waking", "active"), strict=True):
+                assert f"Index Scan using pregel_run_threads_{index}" in plan and "Sort" not in plan, plan
+            for query in (
+                RunQuery(),
+                RunQuery(thread_id="t7"),
+                RunQuery(status=("error",)),
+                RunQuery(status=("pending", "running")),
+                RunQuery(metadata={"n": 7}),
+                RunQuery(status=("success",), metadata={"n": 7}),
+                RunQuery(assistant="graph"),
+                RunQuery(assistant="graph", status=("pending",)),
+            ):
+                await explained.find_runs(cursor, query, None, 20)
+                await explained.find_runs(cursor, query, after, 20)
+            orders: tuple[Literal["updated_at", "created_at"], ...] = ("updated_at", "created_at")
+            for way in (True, False):
+                for by in orders:
+                    for given in (
+                        ThreadQuery(),
+                        ThreadQuery(status=("idle",)),
+                        ThreadQuery(status=("busy", "error")),
+                        ThreadQuery(thread_ids=("t1", "t2")),
+                        ThreadQuery(metadata={"n": 7}),
+                        ThreadQuery(assistant="graph"),
+                        ThreadQuery(assistant="rare"),
+                        ThreadQuery(assistant="rare", status=("interrupted",)),
+                    ):
+                        ordered = replace(given, sort_by=by, descending=way)
+                        await explained.find_threads(cursor, ordered, None, 20)
+                        await explained.find_threads(cursor, ordered, after, 20)
+            await explained.count_threads(cursor, ThreadQuery(metadata={"n": 7}))
+            await explained.count_threads(cursor, ThreadQuery(assistant="rare"))
+            await explained.count_runs(cursor, RunQuery(thread_id="t7"))
+            counts = len(explained.plans)
+            await explained.count_threads(cursor, ThreadQuery(status=("interrupted",)))
+            await explained.count_threads(cursor, ThreadQuery(status=("busy", "interrupted")))
+            await explained.count_runs(cursor, RunQuery(status=("error",)))
+            await explained.count_runs(cursor, RunQuery(status=("pending",)))
+            for plan in explained.plans[counts:]:
+                assert "Index Only Scan" in plan and "Filter" not in plan, plan
+        scanned = [plan for plan in explained.plans if re.search("Seq Scan on pregel_(runs|run_threads|threads)", plan)]
+        assert not scanned, scanned[0]
+        by_metadata = [plan for plan in explained.plans if "@>" in plan]
+        assert by_metadata and all("by_metadata" in plan for plan in by_metadata)
+        made = {name for (name,) in execute(INDEXES.format(s=schema), url=url)}
+        unused = {name for name in made if not any(f" {name}" in plan for plan in explained.plans)}
+        assert made and not unused
 
 
 @pytest.mark.parametrize(
