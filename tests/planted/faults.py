@@ -2278,6 +2278,17 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/runs/test_run_stores.py::TestInMemoryRuns::test_start_and_take_of_a_busy_thread",),
     ),
     Fault(
+        "optional-leases-that-are-required",
+        "P16: a run cannot be accepted while another owner has the thread's lease",
+        "WantedLease.lease_from",
+        "if self.required:",
+        "if True:",
+        (
+            "tests/runs/test_run_stores.py::TestInMemoryRuns::test_start_and_take_of_a_busy_thread",
+            "tests/runs/test_run_stores.py::TestSqliteRuns::test_start_and_take_of_a_busy_thread",
+        ),
+    ),
+    Fault(
         "defects-tried-at-once",
         "P16: a worker with a defect tries a queued thread again and again, without a pause",
         "Activation.work",
