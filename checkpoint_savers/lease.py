@@ -35,12 +35,12 @@ async def acquire(saver: SaverPort, thread_id: str, owner: Owner, *, now: float,
         CorruptCheckpointError: the id of the thread's newest checkpoint is damaged.
         StorageError: the database failed.
     """
-    # Fast path: most savers shield their own `acquire`, and a task group with its child costs as much as half a
-    # superstep. Driving the coroutine's first step here, and only the rest in a child, would be wrong: that step may
-    # have noted the current task, as trio's waits and anyio's scopes do.
-    do = saver.acquire if saver.lease_is_shielded else partial(_acquire_in_child, saver)
-    lease = await do(thread_id, owner, now=now, expires_at=expires_at)
-    # Here and not in each saver: the ids of the next checkpoints are computed from it, as numbers.
+    # Fast path: most savers shield `acquire` themselves, and a task group with a child task costs as much as half a
+    # superstep. Running the coroutine up to its first await here, and only the rest in a child task, would be wrong:
+    # trio's waits and anyio's cancel scopes note which task they were entered in.
+    acquire_from = saver.acquire if saver.lease_is_shielded else partial(_acquire_in_child, saver)
+    lease = await acquire_from(thread_id, owner, now=now, expires_at=expires_at)
+    # Checked here, for all savers: the next checkpoint ids are computed from this one, as numbers.
     if lease.newest is not None and not is_checkpoint_id(lease.newest):
         await release(saver, lease)
         raise CorruptCheckpointError(f"thread {thread_id!r}", f"its newest checkpoint is {lease.newest!r}, no id")
@@ -48,7 +48,11 @@ async def acquire(saver: SaverPort, thread_id: str, owner: Owner, *, now: float,
 
 
 async def _acquire_in_child(saver: SaverPort, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
-    """Acquire a lease from a saver whose `acquire` may lose it if it is cancelled after its transaction."""
+    """Acquire a lease in a child task, which a cancellation of the caller does not interrupt.
+
+    Without it, `acquire` of a saver that does not shield it could be cancelled after its transaction: the lease would
+    be stored, and no caller would have it to release it.
+    """
     lease: Lease | None = None
 
     async def do() -> None:
@@ -75,7 +79,7 @@ async def release(saver: SaverPort, lease: Lease) -> None:
     Raises:
         StorageError: the database failed.
     """
-    if saver.lease_is_shielded:  # the fast path of `acquire`
+    if saver.lease_is_shielded:  # the same fast path as in `acquire`
         await saver.release(lease)
     else:
         await run_to_completion(lambda: saver.release(lease))
@@ -146,8 +150,8 @@ class UpkeepLease:
         self._until = 0.0
 
     async def __aenter__(self) -> Self:
-        # A saver that never waits would block all other tasks during a loop of upkeep, and no cancellation would end
-        # the loop. Before the lease is acquired, since nothing is held then.
+        # With a saver that never waits, a loop of upkeep would block all other tasks and could not be cancelled. Yield
+        # before the lease is acquired: a cancellation then leaves no lease to release.
         await anyio.lowlevel.checkpoint()
         await self._acquire()
         return self

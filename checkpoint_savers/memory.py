@@ -70,14 +70,14 @@ class _StoredThread(msgspec.Struct):
         )
 
     def next_lease(self, thread_id: str, owner: Owner, now: float) -> Lease:
-        """Return the lease that `hold` may store. Raises ThreadBusyError if another one is live."""
+        """Make the next lease, without storing it. Raises ThreadBusyError if another owner has a live one."""
         holder = self.owner
         if holder is not None and holder != owner and is_live(holder, self.expires_at, now=now):
             raise ThreadBusyError(thread_id, holder=str(holder), expires_at=self.expires_at)
         return Lease(thread_id=thread_id, epoch=self.epoch + 1, owner=owner, newest=self.newest)
 
-    def hold(self, lease: Lease, expires_at: float) -> None:
-        """Store a lease as the one that is held."""
+    def store_lease(self, lease: Lease, expires_at: float) -> None:
+        """Store a lease of `next_lease`."""
         self.epoch, self.owner, self.expires_at = lease.epoch, lease.owner, expires_at
 
     def rows_up_to(self, asked: TextRow) -> list[TextRow]:
@@ -185,7 +185,7 @@ class InMemorySaver(BaseCheckpointSaver):
         with self._lock:
             thread = self._threads.get(thread_id) or _StoredThread()
             lease = thread.next_lease(thread_id, owner, now)
-            thread.hold(lease, expires_at)
+            thread.store_lease(lease, expires_at)
             self._threads[thread_id] = thread
             return lease
 
@@ -461,8 +461,8 @@ class _ThreadsOfRuns:
     def next_lease(self, thread_id: str, owner: Owner, now: float) -> Lease:
         return (self._threads.get(thread_id) or _StoredThread()).next_lease(thread_id, owner, now)
 
-    def hold(self, lease: Lease, expires_at: float) -> None:
-        self._threads[lease.thread_id].hold(lease, expires_at)
+    def store_lease(self, lease: Lease, expires_at: float) -> None:
+        self._threads[lease.thread_id].store_lease(lease, expires_at)
 
     def owner_of(self, thread_id: str) -> tuple[Owner | None, float]:
         thread = self._threads.get(thread_id)

@@ -61,9 +61,9 @@ class SaverPort(ABC):
             False.
         lease_is_shielded: True if no cancellation of the caller, by a cancel scope or by asyncio's `Task.cancel()`, can
             leave a thread leased. An `acquire` that raises holds no lease: if it is cancelled after its transaction, it
-            releases the lease first, or returns it. `release` is done even in a cancelled scope, and before a
-            cancellation is raised. Both methods of all other savers run in a task of their own. A subclass that
-            overrides either of them must set this attribute again; otherwise it is False.
+            releases the lease first, or returns it. `release` completes even in a cancelled scope, before the
+            cancellation is raised. The runtime calls these methods of all other savers in a child task. A subclass that
+            overrides one of them must set this attribute again; otherwise it is False.
         begins_commits: True if the saver implements `begin_commit`. A subclass that overrides `commit` must override
             `begin_commit` and set this attribute again, too; otherwise it is False.
         commits_others: True if `commit` stores `Commit.others`. Runs of graphs with subgraphs and durability "exit"

@@ -68,6 +68,7 @@ _JOB: Final = {
     "expires_at": "float8",
     "dead": "bigint",
 }
+"""The columns of the table `job`, which has a row for each request."""
 
 
 class LeaseRequest(QueuedWrite[Lease]):

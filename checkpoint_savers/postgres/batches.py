@@ -1,9 +1,11 @@
-"""The values of a batch as a table of a statement.
+"""Pass the rows of a batch to a statement, as a table in its FROM clause.
 
-Most batches have one write. Its statement is prepared: planning it takes longer than executing it. The server keeps the
-plan of a prepared statement if it expects that to cost as little as one that is made for the values. Of an array it
-expects ten rows, so one row is a list of values. A batch of several writes is planned each time: for ten rows of a
-small table, a plan reads the whole table, and it would be kept while the table grows.
+Most batches have one write. Its statement is prepared, because planning it takes longer than executing it. The server
+keeps a generic plan for a prepared statement, if it estimates that plans for the actual values cost no less. In a
+generic plan it assumes ten rows for an array, so a single row is passed as VALUES instead.
+
+A batch of several writes is passed as arrays, and planned each time. Joined with ten rows, a small table is best read
+as a whole, and a generic plan would do so even after the table has grown.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 Columns: TypeAlias = Mapping[str, str]
-"""The names of a table's columns, and their types."""
+"""The SQL types of a table's columns, by name."""
 
 
 def table_of(name: str, columns: Columns, count: int) -> str:
-    """Return a table for a FROM clause, with placeholders for `values_of`.
+    """Return the text of a table for a FROM clause. `values_of` returns the values of its placeholders.
 
     Args:
         name: the name of the table.
@@ -31,22 +33,22 @@ def table_of(name: str, columns: Columns, count: int) -> str:
 
 
 def may_prepare(count: int) -> Literal[False] | None:
-    """Return what `execute` is to be passed as `prepare`.
+    """Return the argument `prepare=` of psycopg's `execute`.
 
     Args:
-        count: the number of writes of a batch.
+        count: the number of writes in the batch.
 
     Returns:
-        None if the statement may be prepared, False if not.
+        None (prepare the statement when it has been executed often enough) for one write, False (never) for several.
     """
     return None if count == 1 else False
 
 
 def values_of(rows: Iterable[Sequence[Any]]) -> list[Any]:
-    """Return the values for the placeholders of a table.
+    """Return the values of the placeholders that `table_of` makes.
 
     Args:
-        rows: its rows, at least one.
+        rows: the rows of the table, at least one.
     """
     first, *others = rows
     return [list(column) for column in zip(first, *others, strict=True)] if others else list(first)

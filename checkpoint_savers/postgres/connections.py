@@ -34,11 +34,11 @@ _DEFAULTS: dict[str, str | int] = {
     "fallback_application_name": "pregel_async",
 }
 _OPTIONS = {"autocommit": True, "prepare_threshold": None}
-"""Of connections: each statement is a transaction; none is prepared, until `_allow_prepared` has looked."""
+"""Options of connections: each statement is a transaction, and none is prepared unless `_allow_prepared` permits it."""
 
 _PREPARE_AFTER = 3
-"""How often a connection executes a statement before it is prepared. Statements whose plan is to depend on their values
-are never prepared: `execute(..., prepare=False)`."""
+"""A connection prepares a statement after so many executions. If the best plan depends on the values, the statement is
+executed with `prepare=False`, and never prepared."""
 
 # Several short waits instead of one long one: after a failed connect, the pool (see `open`) connects again only when a
 # connection is requested.
@@ -168,7 +168,7 @@ class Source:
                 left = max(deadline - time.monotonic(), 0.01)
                 borrowed: Connection = await self.pool.getconn(timeout=min(wait, left))
                 connection = borrowed
-                return await _run_on(borrowed, work, is_users=self.user_pool is not None)
+                return await _run_on(borrowed, work, is_of_user=self.user_pool is not None)
             except (psycopg_pool.PoolTimeout, psycopg_pool.TooManyRequests):
                 wait = min(wait * 1.5, _LONGEST_WAIT)
                 failure: Exception | None = None
@@ -215,19 +215,26 @@ class Source:
 
 
 async def _allow_prepared(connection: Connection) -> None:
-    """Let statements be prepared, unless a pooler is between the client and the server."""
-    # A pooler has a process number of its own for each client. Behind it, the next statement may run on a connection
-    # on which nothing was prepared, or another client's statement has the name.
+    """Permit prepared statements on a connection, unless it leads to a pooler."""
+    # When a client connects, a server sends the id of the process that serves it, and a pooler sends some other number.
+    # Behind a pooler, the next statement may run on another server connection. The prepared statement does not exist
+    # there, or its name is that of another client's statement.
     row = await (await new_cursor(connection).execute(b"SELECT pg_backend_pid()")).fetchone()
     if row is not None and row[0] == connection.info.backend_pid:
         connection.prepare_threshold = _PREPARE_AFTER
 
 
-async def _run_on(connection: Connection, work: Callable[[PostgresCursor], Awaitable[T]], *, is_users: bool) -> T:
-    """Run work on a borrowed connection, with the options that statements here expect, and restore its own options."""
+async def _run_on(connection: Connection, work: Callable[[PostgresCursor], Awaitable[T]], *, is_of_user: bool) -> T:
+    """Run work on a borrowed connection, with the options that statements here expect, and restore its own options.
+
+    Args:
+        connection: the connection.
+        work: what to run.
+        is_of_user: True if the connection is of a user's pool. Nothing is prepared on it.
+    """
     # The options are restored afterwards, as a user's own code borrows the connections of a user's pool, too.
     autocommit, threshold = connection.autocommit, connection.prepare_threshold
-    if is_users:
+    if is_of_user:
         connection.prepare_threshold = None
     if not autocommit:
         await connection.set_autocommit(True)

@@ -223,9 +223,9 @@ class ReadStatements:
         of_ns = (escape_or_none(ns), escape_or_none(ns))
         if thread_id is None:
             everywhere = (checkpoint_id, checkpoint_id, after_thread, after_ns)
-            return await _planned(cursor, self._page_of_all, *everywhere, *of_ns, limit)
+            return await _all_unprepared(cursor, self._page_of_all, *everywhere, *of_ns, limit)
         within = (checkpoint_id, checkpoint_id, after_ns)
-        return await _planned(cursor, self._page_of_thread, escape(thread_id), *within, *of_ns, limit)
+        return await _all_unprepared(cursor, self._page_of_thread, escape(thread_id), *within, *of_ns, limit)
 
     async def threads(self, cursor: PostgresCursor, after: str | None, limit: int) -> list[Raw]:
         """Read a page of raw thread headers, in the order of their ids.
@@ -238,7 +238,7 @@ class ReadStatements:
         Returns:
             The rows.
         """
-        return await _planned(cursor, self._threads, escape_or_none(after), escape_or_none(after), limit)
+        return await _all_unprepared(cursor, self._threads, escape_or_none(after), escape_or_none(after), limit)
 
     async def heads(self, cursor: PostgresCursor, thread_id: str, ns: str | None) -> dict[str, CheckpointId]:
         """Read the heads of a thread's namespaces. See `SaverPort.heads`.
@@ -301,8 +301,8 @@ async def _all(cursor: PostgresCursor, statement: bytes, *parameters: object) ->
     return await cursor.fetchall()
 
 
-async def _planned(cursor: PostgresCursor, statement: bytes, *parameters: object) -> list[Raw]:
-    """Do as `_all`, by a plan that is made for these values: some are conditions that may be left out."""
+async def _all_unprepared(cursor: PostgresCursor, statement: bytes, *parameters: object) -> list[Raw]:
+    """Do as `_all`, with a plan for these values: some conditions do not apply if their value is NULL."""
     await cursor.execute(statement, parameters, prepare=False, binary=True)
     return await cursor.fetchall()
 

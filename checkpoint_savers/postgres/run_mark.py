@@ -23,14 +23,14 @@ RUNS: Final = """, marks AS MATERIALIZED (SELECT * FROM {marks}), marked AS MATE
     SELECT m.* FROM marks m JOIN {s}.pregel_runs u ON u.run_id = m.run_id AND u.frame = m.before
     FOR UPDATE OF u SKIP LOCKED
 )"""
-"""The runs that a batch marks, and those of them whose rows are the expected ones."""
+"""The runs that a batch marks (`marks`), and those of them whose stored rows are the expected ones (`marked`)."""
 
 THREADS: Final = """, thread_marks AS MATERIALIZED (SELECT * FROM {thread_marks}), marked_threads AS MATERIALIZED (
     SELECT m.* FROM thread_marks m
     JOIN {s}.pregel_run_threads r ON r.thread_id = m.thread_id AND r.frame = m.before
     FOR UPDATE OF r SKIP LOCKED
 )"""
-"""The threads that a batch marks, likewise."""
+"""The same for the threads that a batch marks."""
 
 _RUN: Final = {"n": "int", "before": "bytea", **RUN_CHANGES}
 _THREAD: Final = {"n": "int", "before": "bytea", "has_content": "bool", **THREAD_CHANGES, **CONTENT}
@@ -49,11 +49,11 @@ UPDATED_THREADS: Final = """, updated_threads AS (
     FROM marked_threads k JOIN held h USING (n) WHERE t.thread_id = k.thread_id
 )"""
 
-
-# Without the numbers of writes as literals: each other text would be another prepared statement.
-_HAS_ROW: Final = "(NOT EXISTS (SELECT FROM {all} k WHERE k.n = s.n) OR EXISTS (SELECT FROM {found} k WHERE k.n = s.n))"
-_IS_MARKED: Final = _HAS_ROW.format(all="marks", found="marked")
-_IS_THREAD_MARKED: Final = _HAS_ROW.format(all="thread_marks", found="marked_threads")
+# A write (`s.n`) marks no row, or the row that it marks is the expected one. The condition does not list the numbers of
+# the writes with marks: each different text would be another prepared statement.
+_FITS: Final = "(NOT EXISTS (SELECT FROM {all} k WHERE k.n = s.n) OR EXISTS (SELECT FROM {found} k WHERE k.n = s.n))"
+_IS_MARKED: Final = _FITS.format(all="marks", found="marked")
+_IS_THREAD_MARKED: Final = _FITS.format(all="thread_marks", found="marked_threads")
 
 
 class RowsChangedError(Exception):
@@ -160,7 +160,8 @@ class MarkParts(NamedTuple):
         threads = [(n, *mark.thread) for n, mark in enumerate(marks) if mark is not None and mark.thread is not None]
         if not runs:
             return cls()
-        found, fits, values = RUNS.replace("{marks}", table_of("m", _RUN, len(runs))), _IS_MARKED, values_of(runs)
+        found = RUNS.replace("{marks}", table_of("m", _RUN, len(runs)))
+        fits, values = _IS_MARKED, values_of(runs)
         if threads:
             found += THREADS.replace("{thread_marks}", table_of("m", _THREAD, len(threads)))
             fits += f" AND {_IS_THREAD_MARKED}"

@@ -87,7 +87,7 @@ NEW_RUN: Final[Columns] = {
     "metadata": "text",
     "payload": "bytea",
 }
-"""Those of `new_run_values`."""
+"""The columns of `new_run_values`."""
 
 THREAD_CHANGES: Final[Columns] = {
     "thread_id": "text",
@@ -103,10 +103,10 @@ THREAD_CHANGES: Final[Columns] = {
     "updated_at": "float8",
     "frame": "bytea",
 }
-"""The id of a thread, and the columns of `thread_values`."""
+"""A thread's id, and the columns of `thread_values`."""
 
 CONTENT: Final[Columns] = {"state": "text", "content": "bytea"}
-"""Those of `content_values`."""
+"""The columns of `content_values`."""
 
 
 def new_run_values(run: RunRow) -> Raw:
@@ -141,9 +141,7 @@ def changed_run_values(run: RunRow) -> Raw:
 
 
 def thread_values(thread: RunThreadRow) -> Raw:
-    """Return the values of a thread that change with each transaction, in the order of `THREAD_CHANGES`.
-
-    The id, which is the first one there, is left out.
+    """Return the values of a thread that change with each transaction: those of `THREAD_CHANGES`, without the id.
 
     Args:
         thread: the thread.

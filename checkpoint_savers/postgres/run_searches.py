@@ -81,7 +81,7 @@ class RunSearches:
             cursor: of a connection in autocommit mode.
             run_ids: the ids of the runs.
         """
-        return tuple(map(run_of, await self._planned(cursor, _GET_RUNS, list(map(escape, run_ids)))))
+        return tuple(map(run_of, await self._all_unprepared(cursor, _GET_RUNS, list(map(escape, run_ids)))))
 
     async def queued(self, cursor: PostgresCursor, routes: Collection[str], limit: int) -> tuple[RunThreadRow, ...]:
         """List queued threads. See `RunStore.queued`.
@@ -92,7 +92,7 @@ class RunSearches:
             limit: number of rows, at most.
         """
         named = list(map(escape, routes))
-        return tuple(map(thread_row_of, await self._planned(cursor, _QUEUED, named, named, _bounded(limit))))
+        return tuple(map(thread_row_of, await self._all_unprepared(cursor, _QUEUED, named, named, _bounded(limit))))
 
     async def due(self, cursor: PostgresCursor, now: float | None, limit: int) -> tuple[RunThreadRow, ...]:
         """List threads that have become due. See `RunStore.due`.
@@ -102,7 +102,7 @@ class RunSearches:
             now: unix seconds; None for the server's time.
             limit: number of rows, at most.
         """
-        return tuple(map(thread_row_of, await self._planned(cursor, _DUE, now, _bounded(limit))))
+        return tuple(map(thread_row_of, await self._all_unprepared(cursor, _DUE, now, _bounded(limit))))
 
     async def active(self, cursor: PostgresCursor, limit: int) -> tuple[ActiveThread, ...]:
         """List active threads. See `RunStore.active`.
@@ -111,7 +111,7 @@ class RunSearches:
             cursor: of a connection in autocommit mode.
             limit: number of rows, at most.
         """
-        return tuple(map(active_of, await self._planned(cursor, _ACTIVE, _bounded(limit))))
+        return tuple(map(active_of, await self._all_unprepared(cursor, _ACTIVE, _bounded(limit))))
 
     async def find_runs(
         self, cursor: PostgresCursor, query: RunQuery, after: RowPosition | None, limit: int
@@ -173,19 +173,19 @@ class RunSearches:
         self, cursor: PostgresCursor, text: str, conditions: Sequence[Condition], order: str, limit: int
     ) -> list[Raw]:
         where, values = _where(conditions)
-        return await self._planned(cursor, f"{text}{where} {order} LIMIT %b", *values, _bounded(limit))
+        return await self._all_unprepared(cursor, f"{text}{where} {order} LIMIT %b", *values, _bounded(limit))
 
     async def _count(self, cursor: PostgresCursor, text: str, conditions: Sequence[Condition]) -> int:
         where, values = _where(conditions)
-        ((number,),) = await self._planned(cursor, f"{text}{where}", *values)
+        ((number,),) = await self._all_unprepared(cursor, f"{text}{where}", *values)
         return int(number)
 
     async def _all(self, cursor: PostgresCursor, statement: str, *parameters: object) -> list[Raw]:
         await cursor.execute(statement.format(s=self._schema).encode(), parameters, binary=True)
         return await cursor.fetchall()
 
-    async def _planned(self, cursor: PostgresCursor, statement: str, *parameters: object) -> list[Raw]:
-        """Do as `_all`, by a plan that is made for these values: which index is best depends on what they find."""
+    async def _all_unprepared(self, cursor: PostgresCursor, statement: str, *parameters: object) -> list[Raw]:
+        """Do as `_all`, with a plan for these values: which index is best depends on how many rows they match."""
         await cursor.execute(statement.format(s=self._schema).encode(), parameters, prepare=False, binary=True)
         return await cursor.fetchall()
 

@@ -216,7 +216,7 @@ class RunAttempt(QueuedWrite[T]):
 
     @property
     def is_of_known_thread(self) -> bool:
-        """True if the thread exists, unless it was deleted meanwhile: it has a lease, or was queued."""
+        """True if the thread has a lease or was queued, so that its row exists, unless it was deleted meanwhile."""
         return self.lease is not None or (self.wants is not None and self.wants.required)
 
 
@@ -411,7 +411,6 @@ class RunTransactions:
     async def _lock(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> list[_Locked | Exception]:
         """Lock and read the threads' rows, and check the leases."""
         ids = [escape(attempt.thread_id) for attempt in attempts]
-        # A thread with a lease exists, and so does one that was queued. Others may be new.
         known = [escape(each.thread_id) for each in attempts if each.is_of_known_thread]
         leased = [escape(each.thread_id) for each in attempts if each.lease is not None or each.wants is not None]
         names = [escape(attempt.run_id) for attempt in attempts if attempt.run_id is not None]

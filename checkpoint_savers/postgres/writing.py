@@ -112,6 +112,7 @@ _JOB = {
     "metadata": "text",
     "metadata_was": "text",
 }
+"""The columns of the table `job`, which has a row for each write."""
 _STATEMENT = _store_leased()
 _STATEMENT_OF_OTHERS = _store_leased(_OTHER, _OTHERS_FIT, _NEWEST_OTHER)
 

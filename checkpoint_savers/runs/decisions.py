@@ -9,7 +9,7 @@ The rule that they keep: no transaction ends with a thread that has a due run an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -38,8 +38,8 @@ class Found(NamedTuple):
         named: the run with the id or the idempotency key that was asked for; None if there is none. It may be of
             another thread.
         now: the store's time, in unix seconds.
-        lease: the lease that the transaction acquires; None if it acquires none, if the thread to be worked on does not
-            exist, or if another lease is live and the lease is not required.
+        lease: the lease that the transaction acquires; None if it acquires none, if a queued thread does not exist any
+            more, or if another lease is live and the wanted one is not required.
     """
 
     thread_id: str
@@ -57,14 +57,31 @@ class WantedLease(NamedTuple):
         owner: the run or worker that acquires it.
         now: the current time, in unix seconds.
         expires_at: when it expires, in unix seconds.
-        required: another live lease is an error, and the thread has been queued. If not, the thread may be new, and the
-            decision does without the lease if another one is live.
+        required: True for a thread that was queued: `ThreadBusyError` is raised if another lease is live. False for a
+            thread that may be new: if another lease is live, the decision is called without a lease.
     """
 
     owner: Owner
     now: float
     expires_at: float
     required: bool = True
+
+    def lease_from(self, next_lease: Callable[[Owner, float], Lease]) -> Lease | None:
+        """Return the lease to acquire; None if another one is live and this one is not required.
+
+        Args:
+            next_lease: makes the thread's next lease for an owner and a time. Raises `ThreadBusyError` if another lease
+                is live.
+
+        Raises:
+            ThreadBusyError: another lease is live, and this one is required.
+        """
+        try:
+            return next_lease(self.owner, self.now)
+        except ThreadBusyError:
+            if self.required:
+                raise
+            return None
 
 
 class TakenRun(NamedTuple):
@@ -83,8 +100,8 @@ class StartedRun(NamedTuple):
     """A run that was accepted.
 
     Attributes:
-        run: the run, as it was accepted: `pending`; or the first one with the same idempotency key.
-        taken: the run as it was taken in the same transaction; None if its thread waits for a worker.
+        run: the run as it was accepted, with status `pending`; or the earlier run with the same idempotency key.
+        taken: the run with its lease, if the same transaction has also taken it; else None.
     """
 
     run: RunRow
@@ -178,18 +195,18 @@ def start(
 def start_and_take(
     found: Found, request: RunRequest, *, metadata: dict[str, Any] | None = None, route: str = "", worker: str
 ) -> Changes[StartedRun]:
-    """Do as `start`, and as `take` if nothing of the thread is open and the transaction acquires its lease.
+    """Accept a run as `start` does, and take it as `take` does if its thread has no other open run and a free lease.
 
     Args:
         found: the thread's rows, with the lease and the run that has the request's idempotency key.
         request: the run.
         metadata: for the thread: keys that its metadata lacks are set.
         route: the thread's route for runs of the request's assistant; "" to keep the one that is stored.
-        worker: the worker that starts the run, and has a slot for it.
+        worker: the worker that takes the run.
 
     Returns:
-        The run. It is taken, unless it is due later, was started before, or its thread is busy. The lease is not
-        acquired then.
+        The run. It is not taken, and no lease is acquired, if it is due later, if its idempotency key is that of an
+        earlier run, or if its thread is busy.
 
     Raises:
         CheckpointError: as `start` does.
@@ -199,7 +216,7 @@ def start_and_take(
     if thread is not None and lease is not None and not found.open:
         after = found._replace(thread=thread, open=runs)
         taken = take(after, thread.activation_no, epoch=lease.epoch, worker=worker)
-        if taken.result is not None:  # else it is due later
+        if taken.result is not None:  # None if the run is due later
             return Changes(StartedRun(run, TakenRun(lease, taken.result)), taken.thread, taken.runs, defaults)
     return Changes(StartedRun(run, None), thread, runs, defaults)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from ..errors import StorageError, ThreadBusyError
+from ..errors import StorageError
 from ..records import Commit, Lease, Owner
 from .decisions import Found, WantedLease
 from .port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work, topics_of
@@ -32,11 +33,11 @@ class Threads(Protocol):
         ...
 
     def next_lease(self, thread_id: str, owner: Owner, now: float) -> Lease:
-        """Return the lease that `hold` may store. Raises ThreadBusyError if another one is live."""
+        """Make the next lease, without storing it. Raises ThreadBusyError if another owner has a live one."""
         ...
 
-    def hold(self, lease: Lease, expires_at: float) -> None:
-        """Store a lease as the one that is held. Its thread exists."""
+    def store_lease(self, lease: Lease, expires_at: float) -> None:
+        """Store a lease of `next_lease`. Its thread must exist."""
         ...
 
     def owner_of(self, thread_id: str) -> tuple[Owner | None, float]:
@@ -87,7 +88,7 @@ class InMemoryRuns(RunStore):
         with self._lock:
             if lease is not None:
                 self._saver.check(lease)
-            new = None if wants is None else self._next_lease(thread_id, wants)
+            new = None if wants is None else wants.lease_from(partial(self._saver.next_lease, thread_id))
             named = run_id if idempotency_key is None else self._by_key.get(idempotency_key)
             found = Found(
                 thread_id=thread_id,
@@ -112,7 +113,7 @@ class InMemoryRuns(RunStore):
             if lease is not None and (ends_work(found, changes, lease) or (commit is not None and commit.releases)):
                 self._saver.release(lease)
             if wants is not None and new is not None and not ends_work(found, changes, new):
-                self._saver.hold(new, wants.expires_at)
+                self._saver.store_lease(new, wants.expires_at)
         if topics := topics_of(changes):
             self.notify(thread_id, topics)
         return changes.result
@@ -137,14 +138,6 @@ class InMemoryRuns(RunStore):
             if run.request.idempotency_key is not None:
                 del self._by_key[run.request.idempotency_key]
         self.notify(thread_id)
-
-    def _next_lease(self, thread_id: str, wants: WantedLease) -> Lease | None:
-        try:
-            return self._saver.next_lease(thread_id, wants.owner, wants.now)
-        except ThreadBusyError:
-            if wants.required:
-                raise
-            return None
 
     def _row(self, thread_id: str) -> RunThreadRow | None:
         row = self._threads.get(thread_id)

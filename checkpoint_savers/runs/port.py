@@ -91,8 +91,8 @@ class RunStore(ABC):
                 afterwards: the work under it is done.
             commit: a superstep to store in the same transaction, as the saver's `commit` does. It needs `lease`, and
                 may release it.
-            wants: a lease to acquire, in place of `lease`. The decision finds it, unless another one is live and it is
-                not required. It is acquired if the thread is active under it afterwards, and else not.
+            wants: a lease to acquire, in place of `lease`. `Found.lease` is this lease; or None if another one is live
+                and this one is not required. It is acquired only if the thread is active under it afterwards.
 
         Returns:
             The result of the decision.
@@ -286,17 +286,17 @@ class RunStore(ABC):
         metadata: dict[str, Any] | None = None,
         route: str = "",
     ) -> StartedRun:
-        """Accept a run, and begin to work on it in the same transaction if nothing is before it.
+        """Accept a run, and take it in the same transaction if its thread has no other open run.
 
         See `decisions.start_and_take`, also for the errors.
 
         Args:
             thread_id, request, metadata, route: as for `start`.
-            wants: the lease, which is not required.
-            worker: the id of the worker.
+            wants: the lease. Its `required` is ignored: it is always False here.
+            worker: the id of the worker that takes the run.
 
         Returns:
-            The run, which is queued if it was not taken.
+            The run. If it was not taken, it waits for its time or for a worker.
         """
         decide = partial(decisions.start_and_take, request=request, metadata=metadata, route=route, worker=worker)
         wants = wants._replace(required=False)

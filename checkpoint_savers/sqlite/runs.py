@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import ThreadBusyError
 from ..listing import SLICE
 from ..metadata import read_metadata, with_defaults
 from ..records import Lease
@@ -131,7 +131,7 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
     lease, wants = asked.lease, asked.wants
     if lease is not None:
         writing.check_lease(db, lease)
-    new = None if wants is None else _next_lease(db, asked.thread_id, wants)
+    new = None if wants is None else wants.lease_from(partial(writing.next_lease, db, asked.thread_id))
     known = db.execute(_KEY, (asked.thread_id,)).fetchone()
     found = _found(db, asked, None if known is None else known[0], new)
     changes = asked.decide(found)
@@ -147,17 +147,8 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
         released = True
     if new is None or wants is None or ends_work(found, changes, new):
         return Transacted(changes.result, topics_of(changes), released, None)
-    writing.hold(db, new, wants.expires_at)
+    writing.store_lease(db, new, wants.expires_at)
     return Transacted(changes.result, topics_of(changes), released, new)
-
-
-def _next_lease(db: sqlite3.Cursor, thread_id: str, wants: WantedLease) -> Lease | None:
-    try:
-        return writing.next_lease(db, thread_id, wants.owner, wants.now)
-    except ThreadBusyError:
-        if wants.required:
-            raise
-        return None
 
 
 def _found(db: sqlite3.Cursor, asked: Transaction[Any], thread: int | None, lease: Lease | None) -> Found:

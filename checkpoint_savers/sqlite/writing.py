@@ -35,7 +35,7 @@ from .supersteps import NewCheckpoint, insert, metadata_key, next_metadata_key
 from .supersteps import bind as bind_checkpoints
 
 _THREAD = "SELECT key, epoch, run_id, owner, expires_at, newest, head FROM thread WHERE id = ?"
-_HOLD = (
+_STORE_LEASE = (
     "INSERT INTO thread (id, epoch, run_id, owner, expires_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
     "epoch = excluded.epoch, run_id = excluded.run_id, owner = excluded.owner, expires_at = excluded.expires_at"
 )
@@ -111,12 +111,12 @@ def acquire(
     """
     lease = next_lease(db, thread_id, owner, now)
     refuse_newer(db)  # under the write lock: no program upgrades the file before this is committed
-    hold(db, lease, expires_at)
+    store_lease(db, lease, expires_at)
     return lease
 
 
 def next_lease(db: sqlite3.Cursor, thread_id: str, owner: Owner, now: float) -> Lease:
-    """Return the lease that `hold` may store.
+    """Make the next lease of a thread, with the next epoch, without storing it. `store_lease` stores it.
 
     Args:
         db: a cursor in a writing transaction.
@@ -139,16 +139,16 @@ def next_lease(db: sqlite3.Cursor, thread_id: str, owner: Owner, now: float) -> 
     return Lease(thread_id=thread_id, epoch=found.epoch + 1, owner=owner, newest=newest)
 
 
-def hold(db: sqlite3.Cursor, lease: Lease, expires_at: float) -> None:
-    """Store a lease as the one that is held, and its thread, if that is new.
+def store_lease(db: sqlite3.Cursor, lease: Lease, expires_at: float) -> None:
+    """Store a lease of `next_lease`. Adds the thread if it is new.
 
     Args:
-        db: the cursor with which `next_lease` has returned it, in the same transaction.
+        db: a cursor in the transaction in which `next_lease` made the lease.
         lease: the lease.
         expires_at: unix seconds.
     """
     owner = lease.owner
-    db.execute(_HOLD, (lease.thread_id, lease.epoch, owner.run_id, write_owner(owner), expires_at))
+    db.execute(_STORE_LEASE, (lease.thread_id, lease.epoch, owner.run_id, write_owner(owner), expires_at))
 
 
 def renew(db: sqlite3.Cursor, lease: Lease, expires_at: float) -> None:

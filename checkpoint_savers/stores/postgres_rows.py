@@ -221,11 +221,11 @@ class StoreStatements:
         if scan.limit <= 0:
             return []
         statement, where = self._of_all, [scan.start, scan.end]
-        if scan.start and not (await _planned(cursor, self._has_inner, scan.start, scan.end))[0][0]:
+        if scan.start and not (await _all_unprepared(cursor, self._has_inner, scan.start, scan.end))[0][0]:
             statement, where = self._of_one, [scan.start]
         if scan.accepts is None:
             page = min(scan.limit, _MOST), min(scan.offset, _MOST)
-            return [Row(*raw) for raw in await _planned(cursor, statement, *where, now, *page)]
+            return [Row(*raw) for raw in await _all_unprepared(cursor, statement, *where, now, *page)]
         # A server-side cursor: the rows are sorted once, and read only until enough of them match. It ends with the
         # transaction.
         await cursor.execute(b"DECLARE pregel_scan NO SCROLL CURSOR FOR " + statement, (*where, now, _MOST, 0))
@@ -248,7 +248,7 @@ class StoreStatements:
                     if is_all:
                         break
                     bound = (at, spaces.end, now, spaces.end, now, SPACES)
-                    names = [raw[0] for raw in await _planned(cursor, self._spaces, *bound)]
+                    names = [raw[0] for raw in await _all_unprepared(cursor, self._spaces, *bound)]
                     is_all, known = len(names) < SPACES, iter(names)
                 at = paging.send(name)
         except StopIteration as end:
@@ -348,7 +348,7 @@ async def _all(cursor: PostgresCursor, statement: bytes, *bound: Any) -> list[tu
     return await cursor.fetchall()
 
 
-async def _planned(cursor: PostgresCursor, statement: bytes, *bound: Any) -> list[tuple[Any, ...]]:
-    """Do as `_all`, by a plan that is made for these values: which index is best depends on what they find."""
+async def _all_unprepared(cursor: PostgresCursor, statement: bytes, *bound: Any) -> list[tuple[Any, ...]]:
+    """Do as `_all`, with a plan for these values: which index is best depends on how many rows they match."""
     await cursor.execute(statement, bound, prepare=False, binary=True)
     return await cursor.fetchall()

@@ -318,10 +318,10 @@ class _GraphChecker:
             await self._check_kept(thread_id, state, found, row.checkpoint_id)
 
     def _needs_aliases(self, thread_id: str, chain: Chain, state: EncodedState, planned: Sequence[Task]) -> bool:
-        """Return True if the open superstep needs the former names of nodes.
+        """Return True if the open superstep has former names of nodes, so that `was=` or `retired=` must stay.
 
-        Tasks that have finished, deferred nodes that wait, and recorded sends have the names under which they were
-        planned or sent, until the superstep has ended.
+        Until the superstep has ended, its tasks (finished ones, too), the deferred nodes that wait and the recorded
+        sends have the names under which they were stored.
         """
         aliases = self._program.upgrades.aliases
         if not aliases:

@@ -537,7 +537,7 @@ class Graph(GraphAttributes, Introspection, RunnableVerbs, SyncVerbs[StateT, Con
             of_version: migrate only threads whose head this version of the graph has stored; None for all.
             filter: entries of the threads' metadata, all of which must be equal; None for all threads.
             thread_ids: migrate only these threads, if they exist; None for all. Pass this or `filter` if the saver
-                stores threads of other graphs, too: the rules would change those that happen to fit.
+                also stores threads of other graphs: this graph's rules would change those that they happen to fit.
 
         Returns:
             An async iterator of what was done with each thread, in the order of the threads' ids. A thread is

@@ -204,7 +204,7 @@ class _Change:
 
         Args:
             now: the time, in unix seconds.
-            amended: updates of calls that are recorded for the state, to fold into it; None for none.
+            amended: the record of updates by `Command(update=...)`, which are folded into the state; None for none.
         """
         restored, state = self._restored(), self._state
         if amended is not None:
@@ -218,7 +218,7 @@ class _Change:
     def records(self, *, has_row: bool) -> list[TaskRecord]:
         """Return the records to store. `has_row`: the root graph's state gets a new checkpoint."""
         if has_row and not self._row.ns:
-            return []  # the new checkpoint has what they hold, and earlier checkpoints are not migrated
+            return []  # the new checkpoint contains the recorded updates, and earlier checkpoints are not migrated
         made = [structs.replace(self._results[id][0], frame=write_record(new)) for id, new in self._renamed.items()]
         if self._is_converted and not self.is_moved:
             result = migrated_result(self._delta(self._state.ts), self._program.version)
@@ -248,7 +248,8 @@ class _Change:
             tips: the new checkpoints of kept states, by namespace.
         """
         reader = ChainReader(self._thread_id, "", self.chain.rows)
-        # Updates of calls to an idle thread, too, are records of its head, which the new checkpoint leaves behind.
+        # Updates of an idle thread by `Command(update=...)` are a record of its head. This record does not apply to the
+        # new checkpoint, so the updates are folded into its state.
         _, amended = self._results.get(AMENDED, (None, None))
         delta = self._delta(lease.environment.now(), self._renamed.get(AMENDED, amended))
         delta = structs.replace(delta, tips=tips)

@@ -42,7 +42,7 @@ def merge_configs(*configs: Config | None) -> RunnableConfig:
     Raises:
         ConfigError: a key is unknown or in the wrong place, or a value has the wrong type.
     """
-    # No `cast` and few `get`s in this module: each is a call, in each run whose config names a thread.
+    # This module uses no `cast` and few `get`s: each is a call, made in each run whose config names a thread.
     merged: Any = {}
     for config in configs:
         if config is None or config == {}:
@@ -97,7 +97,7 @@ def _checked(given: Config) -> Mapping[str, Any]:
                 "Keys of your own go under 'configurable'."
             )
     configurable = config.get("configurable") or {}
-    if type(configurable) is not dict and not isinstance(configurable, Mapping):  # an ABC's check costs three calls
+    if type(configurable) is not dict and not isinstance(configurable, Mapping):  # checking an ABC costs three calls
         raise ConfigError("config['configurable'] is a mapping")
     for key in configurable:
         if key in _TOP:

@@ -235,7 +235,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         version: the version of the graph's code, from 1; 0 if none was given, which counts as 1.
         upgrades: the rules for what other versions of the code have stored.
         warned: unknown stored keys for which an `UnknownStoredKeyWarning` was issued.
-        stored_kinds: the kinds of stored channels, by name. A `LastValue` is absent: its kind depends on its value.
+        stored_kinds: a cache of the kinds of channels that encoders have stored, by name. A `LastValue` is absent,
+            because its kind depends on its value.
         read_input: turns a call's input into writes. Raises `InvalidInputError`.
         read_command: turns the update and goto of a call's command into writes. Raises `InvalidUpdateError`.
     """
@@ -262,7 +263,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     step_timeout: float | None = None
     version: int = 0
     upgrades: Upgrades = NO_UPGRADES
-    warned: set[str] = set()  # each program has its own set: msgspec copies an empty default
+    # Each program has its own set and dict: msgspec copies an empty default.
+    warned: set[str] = set()
     stored_kinds: dict[str, str] = {}
 
     @property

@@ -151,7 +151,7 @@ def plan(program: Program, board: Board, scope: Scope) -> list[Task]:
     # Only channels that the last superstep changed are visited: planning costs in proportion to what was written, not
     # to the size of the graph.
     names: set[str] = set()
-    # Here and in `update`, `in` and `[]` take the place of `get` and `pop`, which are calls.
+    # Here and in `update`, `in` and `[]` replace `get` and `pop`, because these are calls.
     triggered, seen = program.triggered, board.seen
     for channel in board.updated:
         if channel in triggered:
@@ -297,7 +297,7 @@ def update(
     #    so that a barrier which this superstep completes again starts empty.
     for task in tasks:
         name = task.node.identity
-        for trigger in task.node.triggers if task.send < 0 else ():
+        for trigger in task.node.triggers if task.send < 0 else ():  # `task.triggers`, without a call
             if trigger in versions:
                 if trigger in seen:
                     seen[trigger][name] = versions[trigger]

@@ -87,7 +87,7 @@ def print_threads(
 
 
 async def threads_of_graph(saver: BaseCheckpointSaver, graph: str | None) -> list[str] | None:
-    """Return the ids of the threads whose first run was of a graph; None, for all threads, without a graph.
+    """Return the ids of the threads whose first run was of a graph; None (for all threads) if `graph` is None.
 
     Raises:
         UsageError: the database stores no runs.

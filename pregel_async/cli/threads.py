@@ -220,8 +220,8 @@ def migrate(
 
     Each thread is one transaction; running the command again continues where it stopped, and stores nothing twice.
     Threads that do not load, and threads that a run owns, stay as they are. The exit code is 1 if there are any. If the
-    database stores threads of other graphs, choose with --graph or --filter: the rules would change those that happen
-    to fit.
+    database also stores threads of other graphs, choose with --graph or --filter: the rules would change those that
+    they happen to fit.
     """
     with report_errors(full=traceback):
         wanted, target, report = _checked_filter(filters), load(graph), MigrationReport(dry_run=dry_run)

@@ -1,6 +1,6 @@
 """Work on one thread: acquire its lease, take a run, execute it, and store how it ended.
 
-The thread was found queued, or the run is accepted and taken in one transaction.
+`Activation.work` takes a run of a queued thread. `Activation.start` accepts a run and takes it in the same transaction.
 
 All that a worker decides about a run, it decides while it holds the thread's lease: whether the input is stored
 already, whether the run was cancelled, and how it ended. Each write compares the lease's epoch. So a worker that was
@@ -123,27 +123,27 @@ class Execution:
 
 
 class Acceptance:
-    """Whether a run that was handed to an activation is accepted."""
+    """The stored run, or the error that refused it: what a caller waits for while an activation starts its run."""
 
     def __init__(self) -> None:
-        self._is_known = anyio.Event()
+        self._is_set = anyio.Event()
         self._run: RunRow | None = None
         self._error: Exception | None = None
 
-    def answer(self, run: RunRow) -> None:
-        """Note the run, which is stored."""
+    def accept(self, run: RunRow) -> None:
+        """Set the run. It must be stored."""
         self._run = run
-        self._is_known.set()
+        self._is_set.set()
 
     def refuse(self, error: Exception) -> None:
-        """Note why it is not stored. Does nothing if the answer is known."""
-        if not self._is_known.is_set():
+        """Set the error because of which the run is not stored. Does nothing if the run or an error is set."""
+        if not self._is_set.is_set():
             self._error = error
-            self._is_known.set()
+            self._is_set.set()
 
     async def wait(self) -> RunRow:
-        """Return the run. Raises the error with which it was refused."""
-        await self._is_known.wait()
+        """Wait for the run and return it, or raise the error that refused it."""
+        await self._is_set.wait()
         if self._run is None:
             assert self._error is not None
             raise self._error
@@ -183,10 +183,10 @@ class Activation:
         Args:
             thread: its row, as it was found.
         """
-        tools, name = self._tools, assistant_of(thread.route)
-        self.was_refused = True  # unless the lease is acquired: the thread is looked at again later
-        if (route := await self._other_route(name, thread.thread_id)) is not None:
-            # For workers that have the version. This one does not try it again.
+        tools, graph = self._tools, assistant_of(thread.route)
+        self.was_refused = True  # until the lease is acquired. If it is not, the worker tries the thread again later.
+        if (route := await self._other_route(graph, thread.thread_id)) is not None:
+            # A worker that has the version will take the thread. This worker must not try it again.
             await tools.runs.requeue(thread, route=route)
             self.was_refused = False
             return
@@ -201,16 +201,16 @@ class Activation:
             return  # another worker was faster, or a caller runs the thread
         self.was_refused = False
         if taken is not None:
-            await self._work_on(taken, name)
+            await self._work_on(taken, graph)
 
     async def start(
         self, thread_id: str, request: RunRequest, metadata: dict[str, Any], route: str, accepted: Acceptance
     ) -> None:
-        """Accept a run, take it in the same transaction if nothing of its thread is before it, and execute it.
+        """Accept a run. If its thread has no other open run, take it in the same transaction, and execute it.
 
         Args:
             thread_id, request, metadata, route: as for `RunStore.start`.
-            accepted: gets the run, or the error with which it is refused.
+            accepted: receives the run when it is stored, or the error that refused it.
         """
         tools = self._tools
 
@@ -218,7 +218,7 @@ class Activation:
             started = await tools.runs.start_and_take(
                 thread_id, request, wants, worker=tools.worker_id, metadata=metadata, route=route
             )
-            accepted.answer(started.run)
+            accepted.accept(started.run)
             return started.taken
 
         try:
@@ -229,12 +229,12 @@ class Activation:
         if taken is not None:
             await self._work_on(taken, request.assistant)
 
-    async def _work_on(self, taken: TakenRun, name: str) -> None:
-        """Execute a run that was taken."""
+    async def _work_on(self, taken: TakenRun, graph: str) -> None:
+        """Execute a run that was taken, of the graph of this name."""
         lease, row = taken
         self.run_id = row.run_id
         try:
-            if await self._other_route(name, lease.thread_id) is not None:  # the thread was moved meanwhile
+            if await self._other_route(graph, lease.thread_id) is not None:  # the thread was moved meanwhile
                 await self._give_back(lease, row)
             else:
                 await self._execute(lease, row)
@@ -257,7 +257,7 @@ class Activation:
         return None if route in routes_of(name, graph) else route
 
     async def _acquire(self, transact: Callable[[WantedLease], Awaitable[TakenRun | None]]) -> TakenRun | None:
-        """Take a run by a transaction that acquires the lease. If this is cancelled meanwhile, release the lease."""
+        """Acquire a lease and take a run, by one transaction. If cancelled, complete it, and release the lease."""
         tools, taken = self._tools, None
         now = tools.saver.clock()
         wants = WantedLease(this_process(tools.environment.new_id()), now, now + tools.saver.lease_seconds)

@@ -48,7 +48,7 @@ class OpenService:
     async def accept(
         self, thread_id: str, request: RunRequest, *, metadata: dict[str, Any] | None = None, route: str
     ) -> RunRow:
-        """Accept a run, in the worker of this process if that has a slot to spare. See `RunStore.start`."""
+        """Accept a run, by the worker of this process if it has a spare slot. See `RunStore.start`."""
         if self.loop is not None:
             return await self.loop.accept(thread_id, request, metadata or {}, route)
         return await self.runs.start(thread_id, request, metadata=metadata, route=route)

@@ -87,14 +87,14 @@ class WorkLoop:
         self._keeper = Keeper(tools.saver, tools.runs, tools.environment, dispatcher, tools.graphs)
         self._active: dict[str, Activation] = {}  # by thread
         self._refused: set[str] = set()  # threads to try later
-        self._spare = 0  # slots that the queue did not need when it was last looked at
+        self._spare = 0  # free slots that were left when all queued threads had been started
         self._freed = anyio.Event()
         self._alone = False  # a run in quarantine is executed: no other one is taken
         self._clears_until = 0.0  # until then (monotonic) only runs in quarantine are taken, which wait for idleness
         self._draining = anyio.Event()
         self._background: TaskGroup
         self._group: TaskGroup
-        self._context: Context | None = None  # that of `work`, while it takes threads
+        self._context: Context | None = None  # the context of `work`; None while no threads are taken
 
     @property
     def is_draining(self) -> bool:
@@ -139,14 +139,14 @@ class WorkLoop:
         Args:
             queued: the threads.
         """
-        waiting = 0
+        waiting = False
         for thread in queued:
             if self.is_draining or thread.thread_id in self._refused or thread.thread_id in self._active:
                 continue
             if self._can_start(thread):
                 self._start(thread)
             else:
-                waiting += 1
+                waiting = True
         self._spare = 0 if waiting else self.free
 
     def _can_start(self, thread: RunThreadRow) -> bool:
@@ -198,12 +198,12 @@ class WorkLoop:
             finally:
                 accepted.refuse(ServiceDrainingError())
 
-        # In the worker's context: the run is no part of what the caller does, a node of another run perhaps.
+        # In the worker's context and not the caller's: if a node of another run starts this run, it is no part of that.
         context.run(start_soon, self._group, self._work_on, thread_id, activation, work, anyio.Event())
         return await accepted.wait()
 
     def _has_slot_for(self, thread_id: str, route: str) -> bool:
-        # Not of the slots that became free since: queued runs are first.
+        # `_spare` excludes slots that became free later: queued runs get these first.
         is_free = self._spare > 0 and self.free > 0 and self.environment.monotonic() >= self._clears_until
         return is_free and route in self.routes and thread_id not in self._active and thread_id not in self._refused
 

@@ -410,7 +410,7 @@ async def test_joining_while_events_are_being_flushed() -> None:
 
 
 class EndsWhileItIsRead(Through):
-    """A saver whose thread's run ends after a reader has read its events, and before that reader looks at its head.
+    """A saver that ends a run when a reader has read the run's events, before the reader reads the thread's head.
 
     Args:
         inner: the saver.

@@ -2278,6 +2278,17 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/runs/test_run_stores.py::TestInMemoryRuns::test_start_and_take_of_a_busy_thread",),
     ),
     Fault(
+        "optional-leases-that-are-required",
+        "P16: a run cannot be accepted while another owner has the thread's lease",
+        "WantedLease.lease_from",
+        "if self.required:",
+        "if True:",
+        (
+            "tests/runs/test_run_stores.py::TestInMemoryRuns::test_start_and_take_of_a_busy_thread",
+            "tests/runs/test_run_stores.py::TestSqliteRuns::test_start_and_take_of_a_busy_thread",
+        ),
+    ),
+    Fault(
         "defects-tried-at-once",
         "P16: a worker with a defect tries a queued thread again and again, without a pause",
         "Activation.work",
@@ -2313,7 +2324,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "heads-after-rows-of-events",
         "P12: a superstep that is stored while a reader reads its events loses the parts of its slowest node",
         "StoredRun.load",
-        "self._branch.get(self._window.settled, max(self._branch.values()))",
+        "self._branch.get(self._window.head_before_read, max(self._branch.values()))",
         "max(self._branch.values())",
         ("tests/durability/test_stored_events_of_attempts.py::test_a_superstep_that_ends_while_its_events_are_read",),
     ),

@@ -1,4 +1,4 @@
-"""Prepared statements of PostgresSaver: which there are, and that none is behind a pooler."""
+"""Which statements PostgresSaver prepares, and that it prepares none behind a pooler."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ async def test_statements_of_single_writes_are_prepared(saver: PostgresSaver, pr
 async def test_batches_and_searches_are_planned_for_their_values(
     saver: PostgresSaver, proxy: Proxy, schema: str
 ) -> None:
-    """A plan for any values may read a whole table that was small when it was made."""
+    """A generic plan may read the whole of a table that was small when the plan was made."""
     await work(saver)
     before = len(proxy.prepared)
-    found = await take(saver, "v")
+    lease = await take(saver, "v")
     for _ in range(TIMES):
         await saver.runs.search_runs(RunQuery(status=("success",)))
         await saver.runs.search_threads(ThreadQuery(status=("idle",)))
@@ -82,7 +82,7 @@ async def test_batches_and_searches_are_planned_for_their_values(
         await saver.runs.queued()
         await saver.scan(None, None)
         await saver.threads()
-    await saver.release(found)
+    await saver.release(lease)
     for _ in range(TIMES):
         async with anyio.create_task_group() as group:
             for number in range(4):
@@ -105,7 +105,7 @@ async def test_nothing_is_prepared_behind_a_pooler(proxy: Proxy, schema: str) ->
 
 
 async def test_nothing_is_prepared_on_a_users_connections(proxy: Proxy, schema: str, anyio_backend_name: str) -> None:
-    """Their settings, and what poolers are behind them, are the user's business."""
+    """The user chooses their settings, and may have a pooler behind them."""
     if anyio_backend_name != "asyncio":
         pytest.skip("a pool of psycopg's is opened on asyncio")
     options: dict[str, Any] = {"autocommit": True, "prepare_threshold": 1}
@@ -118,7 +118,7 @@ async def test_nothing_is_prepared_on_a_users_connections(proxy: Proxy, schema: 
 
 
 async def test_kept_plans_use_indexes(saver: PostgresSaver, proxy: Proxy, schema: str) -> None:
-    """Also plans that were made while the tables were empty: they are kept while these grow."""
+    """Generic plans read no whole tables, even if the tables were empty when the plans were made."""
     await work(saver)
     empty(schema)
     with psycopg.connect(unsynced(), autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""Runs that a process takes in the transaction that starts them, as it has a slot to spare."""
+"""Runs that the worker of a process takes in the transaction that starts them, because it has a spare slot."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, StorageError, ThreadBusyError
+from checkpoint_savers.owner import this_process
 from pregel_async import START, StateGraph
 from pregel_async.service import RunService, ServiceDrainingError, Worker
 from pregel_async.service.worker import WorkLoop
@@ -23,14 +24,15 @@ CALLER: ContextVar[str] = ContextVar("CALLER", default="none")
 
 
 class Counted:
-    """Counts the transactions by which runs are started and taken, and holds them if a test asks for it.
+    """Counts the transactions by which runs are started and taken, and delays those that start one if a test wants it.
 
     Attributes:
-        started: by ids of threads: the run was taken at once.
-        taken: number of queued threads that were taken.
-        held: a transaction waits, before it begins, until this is set.
-        waits: set when one waits.
-        left: set when one has been done.
+        started: by thread id: True if the transaction that started the run has also taken it.
+        taken: number of transactions that take a run of a queued thread.
+        held: a transaction that starts a run waits for this event before it begins; None to not wait.
+        waits: set when a transaction waits for `held`.
+        left: set when a transaction that starts a run has been committed.
+        failure: raised in place of a transaction that starts a run; None for none.
     """
 
     def __init__(self, saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +71,7 @@ async def ready(service: RunService) -> AsyncIterator[RunService]:
 
 
 async def spare(service: RunService, slots: int) -> None:
-    """Wait until so many slots are known as spare."""
+    """Wait until the worker counts so many slots as spare."""
     loop = loop_of(service)
     while loop._spare < slots:
         await anyio.sleep(0.001)
@@ -81,7 +83,7 @@ def loop_of(service: RunService) -> WorkLoop:
 
 
 async def test_a_run_is_taken_where_it_is_started(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One transaction accepts the run and acquires the lease. No worker looks for it."""
+    """One transaction accepts the run and acquires the lease. No worker has to find it in the queue."""
     counted, gate = Counted(saver, monkeypatch), Gate()
     async with ready(RunService({"agent": gated(gate)}, saver)) as service:
         run = await service.start("agent", {}, thread_id="t")
@@ -108,7 +110,7 @@ async def test_queued_runs_are_first(saver: BaseCheckpointSaver, monkeypatch: py
 
     async def and_then_start(loop: WorkLoop, thread_id: str, *args: Any) -> None:
         await work_on(loop, thread_id, *args)
-        # At the very moment at which the slot is free.
+        # The slot has just become free, and the worker has not read the queue again.
         if thread_id.startswith("waiting"):
             late.append(await service.start("quick", {}, thread_id=f"late {thread_id}"))
 
@@ -149,13 +151,13 @@ async def test_what_does_not_fit_is_queued(saver: BaseCheckpointSaver, monkeypat
 
 
 async def test_a_refusal_reaches_its_caller(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its slot is free afterwards, and the worker goes on."""
+    """The slot is free afterwards, and the worker takes other runs."""
     counted, gate = Counted(saver, monkeypatch), Gate()
     async with (
         ready(RunService({"agent": gated(gate)}, saver, work=Worker(slots=2))) as service,
         RunService({"agent": gated(gate)}, saver, work=False) as web,
     ):
-        held = await saver.acquire("t", _owner(saver), now=saver.clock(), expires_at=saver.clock() + 30)
+        held = await saver.acquire("t", this_process("a direct call"), now=saver.clock(), expires_at=saver.clock() + 30)
         first = await web.start("agent", {}, thread_id="t")
         with pytest.raises(ThreadBusyError):
             await service.start("agent", {}, thread_id="t", multitask="reject")
@@ -171,14 +173,8 @@ async def test_a_refusal_reaches_its_caller(saver: BaseCheckpointSaver, monkeypa
         await spare(service, 2)
 
 
-def _owner(saver: BaseCheckpointSaver) -> Any:
-    from checkpoint_savers.owner import this_process
-
-    return this_process("a direct call")
-
-
 async def test_the_caller_is_no_part_of_the_run(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that a node of another run starts has neither the node's context nor its end."""
+    """A run that a node of another run starts does not get the node's context, and may end after it."""
     counted, seen, gate = Counted(saver, monkeypatch), list[str](), Gate()
 
     async def look(state: Log) -> dict[str, Any]:

@@ -311,7 +311,7 @@ async def test_threads_that_are_left_alone(saver: BaseCheckpointSaver) -> None:
 @pytest.mark.parametrize("kind", ["finished", "deferred"])
 async def test_names_that_an_open_superstep_needs(kind: str) -> None:
     """P15: the check shows that `was=` is needed while a superstep is open in which the renamed node has finished, or
-    before whose end it waits; and not any more when the superstep has ended."""
+    whose end a renamed deferred node waits for. When the superstep has ended, `was=` is not needed."""
 
     def graph(name: str, **options: Any) -> Any:
         nodes = {"q": asks("q"), name: (says("work"), {"defer": kind == "deferred", **options})}

@@ -53,8 +53,8 @@ class Lifecycle(RunSuite):
         assert [header.owner for header in await saver.threads()] == [None]
 
     async def test_start_and_take(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
-        """P6, P16: a run is accepted and taken together if nothing of its thread is before it. Its thread may be new,
-        or have checkpoints."""
+        """P6, P16: a run is accepted and taken in one transaction if its thread has no other open run. The thread may
+        be new, or have checkpoints."""
         now = saver.clock()
         wants = WantedLease(here("worker"), now, now + 30)
         run, taken = await runs.start_and_take(
@@ -87,7 +87,7 @@ class Lifecycle(RunSuite):
         self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock
     ) -> None:
         """P6, P16: a run that cannot be taken now is queued, or waits for its time, and no lease is acquired. A refused
-        one is not stored."""
+        run is not stored."""
         wants = WantedLease(here("worker"), clock.now, clock.now + 30)
 
         async def start(thread_id: str, name: str, **options: Any) -> TakenRun | None:
@@ -96,9 +96,9 @@ class Lifecycle(RunSuite):
             return taken
 
         direct = await self.acquire(saver, "a direct call", thread_id="called")
-        assert await start("called", "a") is None  # its lease is another's
+        assert await start("called", "a") is None  # another owner has its lease
         await saver.commit(direct, commit(row(1), releases=True))
-        assert await start("called", "b") is None  # "a" is before it
+        assert await start("called", "b") is None  # "a" is queued
         assert await start("later", "c", due=clock.now + 5) is None
         with pytest.raises(ThreadBusyError):
             await start("called", "d", multitask="reject")

@@ -129,14 +129,14 @@ class ThreadLease:
             thread_id: the thread.
             on_conflict: "reject" raises if another run owns the lease; "wait" waits for its release.
             durability: when supersteps are stored.
-            yields_first: yield to the event loop first. Otherwise, with a saver that never waits, a loop of edits would
-                block all other tasks, and no cancellation would end it. False if the caller yields in any case.
+            yields_first: True to yield to the event loop first. Otherwise, with a saver that never waits, a loop of
+                edits would block all other tasks and could not be cancelled. False if the caller always yields.
 
         Raises:
             ThreadBusyError: another run owns the lease, and `on_conflict` is "reject".
             StorageError: the saver failed.
         """
-        if yields_first:  # before the lease is acquired, since a cancellation finds nothing held then
+        if yields_first:  # before the lease is acquired: a cancellation then leaves no lease to release
             await loop().turn()
         # A new id and not the run's: callers may choose equal ids for two runs, and two owners must never have one id.
         return cls(

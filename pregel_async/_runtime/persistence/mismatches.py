@@ -163,11 +163,11 @@ def of_records(
 
 
 def node_of_send(data: bytes, codec: Codec) -> str:
-    """Return the node to which a recorded send leads; an empty text if the send's argument cannot be decoded."""
+    """Return the node of a recorded send; "" if the send's argument cannot be decoded."""
     try:
         send: Any = codec.decode(data, channel=SENDS)
     except (StoredTypeChangedError, UnknownTypeError):
-        return ""  # raised when the record is used, which a new input does not
+        return ""  # the error is raised when the record is used; a new input discards the record
     return str(send.node)
 
 
@@ -186,12 +186,12 @@ def of_migrated(name: str, ns: str, what: str, *, is_update: bool = False) -> Mi
     Args:
         name: the key.
         ns: the graph's namespace.
-        what: what has the value, with its verb.
-        is_update: it is an update of the state, which a new input does not discard.
+        what: the beginning of the reason, up to the key: "an input has a value for".
+        is_update: True for an update by `Command(update=...)`, which a new input does not discard.
     """
     reason = f"{what} key {name!r}, which a migration changes, and migrations do not apply to what is only recorded"
     advice = "let the version that wrote it end the superstep: Versions({...}, pin='open'); or give a new input"
-    if is_update:  # pin='open' would leave an idle thread to the newest version
+    if is_update:  # with pin='open', the newest version would continue an idle thread
         advice = (
             "let the version that wrote it end the superstep, or take the next input: Versions({...}, pin='thread')"
         )

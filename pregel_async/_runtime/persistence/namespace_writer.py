@@ -91,7 +91,8 @@ class NamespaceWriter(LoadedNamespace):
         """
         writer, graphs = begin_writing(lease, ns)
         namespace = cls(writer, codec, program, CallSite(), metadata, graphs=graphs)
-        # A run that is cancelled by now stores nothing. A fresh thread has nothing to read, and some savers never wait.
+        # A run that was cancelled before this point stores nothing. The read below would not always raise the
+        # cancellation: a fresh thread is not read, and some savers never wait.
         await anyio.lowlevel.checkpoint_if_cancelled()
         if not lease.fresh:
             for chain in await read_chain(namespace, at):

@@ -90,7 +90,8 @@ def amend_again(program: Program, board: Board, result: TaskResult, codec: Codec
     for channel, data in (*result.writes, (BETWEEN, b"")):
         if channel in program.channels:
             value: Any = codec.decode(data, channel=channel)
-            if channel != SENDS or value.node in program.nodes:  # as edges to nodes that do not exist: see `of_records`
+            # A send to a node that does not exist is left out, like an edge to one. `of_records` reports both.
+            if channel != SENDS or value.node in program.nodes:
                 writes.append((channel, value))
         elif channel == BETWEEN and writes:
             amend(program, board, writes, scope=scope, number=number)

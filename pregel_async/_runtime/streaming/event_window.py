@@ -34,8 +34,8 @@ class EventWindow:
         is_complete: it has all rows that are stored; otherwise `rows` returns those of complete checkpoints.
         path: the checkpoints of the newest checkpoint's branch with their supersteps, the newest one first.
         forked: those checkpoints of the path at which it forks from another branch.
-        settled: the newest checkpoint that was there before the rows were read: they have all rows of the supersteps
-            that lead to it. Later ones of the path may have been stored since. "" for none.
+        head_before_read: the newest checkpoint before the rows were last read; "" for none. The rows of all supersteps
+            up to it were read. Rows of later checkpoints of the path may be missing.
     """
 
     def __init__(self, saver: BaseCheckpointSaver, thread_id: str) -> None:
@@ -44,7 +44,7 @@ class EventWindow:
         self.is_complete = True
         self.path: dict[str, int] = {}
         self.forked: set[str] = set()
-        self.settled = ""
+        self.head_before_read = ""
         self._rows: list[ReadRow] = []
         self._since = "~"  # the first checkpoint of the window: at first one after all others
         self._head = ""
@@ -55,9 +55,9 @@ class EventWindow:
         self._covered: set[int] = set()
 
     @property
-    def is_settled(self) -> bool:
-        """False if checkpoints were stored while the rows were read: look again, as no row may follow."""
-        return self.settled == self._head
+    def is_current(self) -> bool:
+        """False if a checkpoint was stored while the rows were read. Read again then: no later row may announce it."""
+        return self.head_before_read == self._head
 
     async def advance(self, since: str, *, over: bool = False) -> bool:
         """Read rows that were stored since, and the branch if there are some: at most a page, or one checkpoint's rows.
@@ -75,15 +75,15 @@ class EventWindow:
         """
         newest = self._rows[-1].row.checkpoint_id if self._rows else self._since
         is_new = not self._since <= since <= newest
-        was_settled = self.is_settled
+        was_current = self.is_current
         if is_new:
             self._restart(since)
             await self._load_path(since)
         elif since > self._since:
             self._since = since
             self._rows = [each for each in self._rows if each.row.checkpoint_id >= since]
-        has_new = await self._read_rows() or is_new or not was_settled
-        # Again after the rows: those of a newer checkpoint would be skipped otherwise.
+        has_new = await self._read_rows() or is_new or not was_current
+        # The path is loaded after the rows: otherwise the rows of a checkpoint stored in between would be skipped.
         while (has_new or over) and await self._load_path(since):
             # The thread continues from an older checkpoint. Its first events have smaller keys than those that were
             # read before.
@@ -108,8 +108,8 @@ class EventWindow:
         self._next, self._attempt = (CheckpointId(since), 0, 0), ("", 0)
 
     async def _read_rows(self) -> bool:
-        """Read the next page, and all of a checkpoint that has more rows. Return True if there are new ones."""
-        self.settled = self._head
+        """Read the next page, and more pages until a checkpoint is complete. Return True if there are new rows."""
+        self.head_before_read = self._head
         has_new = await self._read_page()
         while not self.is_complete and not self.rows():
             await self._read_page()

@@ -125,7 +125,7 @@ class EventPublisher:
         return deliveries
 
     def began(self, task: Task, outcome: Finished) -> Deliveries:
-        if "began" not in self._modes:  # each run calls this, and most streams do not show it
+        if "began" not in self._modes:  # a fast path: each run calls this, and few modes show it
             return ()
         return self.units.assign_units(
             [

@@ -232,7 +232,7 @@ class ReconnectingReader(msgspec.Struct):
             has_more = begins or (run.is_exhausted and not self.window.is_complete)
             if has_more and not begins:
                 self.window.drop_read(self.cursor.checkpoint_id)
-            has_more = has_more or not self.window.is_settled
+            has_more = has_more or not self.window.is_current
             cursor = self.cursor
             self.looked = None if has_more else cursor
 

@@ -147,8 +147,8 @@ class StoredRun:
             if row.checkpoint_id == mine[0] and row.epoch > mine[1]:
                 restarts = restarts or any(event.mode == RESTARTED for event in found.events)
             newest[row.checkpoint_id] = row.epoch
-        # Of a superstep that was closed while the rows were read, the last ones may be missing.
-        head = self._branch.get(self._window.settled, max(self._branch.values()))
+        # A superstep that has ended while the rows were read does not count as ended yet: its last rows may be missing.
+        head = self._branch.get(self._window.head_before_read, max(self._branch.values()))
         for (checkpoint_id, epoch), known in self._known.items():
             leads_on = self._branch.get(checkpoint_id, head) < head
             known.over = known.over or self._over or leads_on or epoch < newest[checkpoint_id]

@@ -177,8 +177,8 @@ def run_hidden_start(board: Board, task: Task) -> Finished | Failed:
     try:
         given = board.channels[START].get()
         if type(given) is dict:
-            # Fast path: no user code reads a dict's items here. `own` of their isolated copies would return the very
-            # items, which the board owns already.
+            # Fast path: no user code gets a dict's items here, so that they need no isolated copies. The board owns the
+            # items already, and `own` would return them unchanged.
             writes = node.writes(given)
         else:
             writes = [(name, own(item, name)) for name, item in node.writes(board.input_of(node))]

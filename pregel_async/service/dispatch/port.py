@@ -41,8 +41,8 @@ class Crew(Protocol):
     def fill(self, queued: Sequence[RunThreadRow]) -> None:
         """Start to work on queued threads, in this order, while there are free slots.
 
-        If a slot is left, this process takes runs in it that it starts itself, without the queue. So a dispatcher that
-        cannot list the queue calls `work_on`, and never this.
+        If slots are left, this process uses them for runs that it accepts itself: it takes them at once, without the
+        queue. A dispatcher that cannot list the queue must therefore call `work_on` instead of this method.
 
         Args:
             queued: all threads that are queued now, or more than there are free slots.
