@@ -74,7 +74,7 @@ class Explained(RunSearches):
         self.plans.append("\n".join(line for (line,) in await cursor.fetchall()))
         return [] if "count(*)" not in statement else [(0,)]
 
-    _planned = _all
+    _all_unprepared = _all
 
 
 FILL = """
