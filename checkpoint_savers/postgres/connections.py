@@ -16,7 +16,7 @@ import psycopg_pool
 from psycopg.pq import TransactionStatus
 
 from ..errors import SaverClosedError
-from .failures import UnreachableError, is_connection_lost, is_retryable
+from .failures import UnreachableError, is_connection_lost, is_retryable, is_unprepared
 
 T = TypeVar("T")
 
@@ -174,7 +174,9 @@ class Source:
                 failure: Exception | None = None
             except psycopg.Error as error:
                 failure = error
-                if not is_connection_lost(error, connection):
+                if connection is not None and is_unprepared(error) and time.monotonic() < deadline:
+                    await connection.close()  # the pool replaces it by one that has prepared nothing
+                elif not is_connection_lost(error, connection):
                     if not is_retryable(error) or time.monotonic() >= deadline:
                         raise
                 elif connection is not None:

@@ -22,6 +22,9 @@ _CONNECTION_LOST = frozenset(("57P01", "57P02", "57P03", "57P05"))
 _RETRYABLE = frozenset(("40001", "40P01"))
 """SQLSTATEs of transactions that the server rolled back because they conflicted with another."""
 
+_UNPREPARED = frozenset(("26000", "42P05"))
+"""SQLSTATEs: there is no prepared statement of this name; there is one already."""
+
 
 class UnreachableError(Exception):
     """No connection could be made, or it broke. The cause says why."""
@@ -55,6 +58,23 @@ def is_retryable(error: psycopg.Error) -> bool:
         True for serialization failures and deadlocks.
     """
     return error.sqlstate in _RETRYABLE
+
+
+def is_unprepared(error: psycopg.Error) -> bool:
+    """Return True if the server does not execute a prepared statement, but would execute its text.
+
+    It has dropped the statement (`DEALLOCATE ALL`, `DISCARD ALL`), has another one of that name, or a table that the
+    statement reads has other columns than when it was prepared. psycopg does not notice, so that each later execution
+    on the connection would fail, too.
+
+    Args:
+        error: what psycopg raised.
+
+    Returns:
+        True if the statement was not executed, and can be on another connection.
+    """
+    state = error.sqlstate
+    return state in _UNPREPARED or (state == "0A000" and error.diag.source_function == "RevalidateCachedQuery")
 
 
 def affects_all_writes(error: BaseException) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
+from checkpoint_savers.bridge import current_loop
 from checkpoint_savers.children import start_soon
 from checkpoint_savers.durations import read_seconds
 from checkpoint_savers.errors import StorageError
@@ -95,6 +96,7 @@ class WorkLoop:
         self._background: TaskGroup
         self._group: TaskGroup
         self._context: Context | None = None  # the context of `work`; None while no threads are taken
+        self._loop: object = None  # the event loop of `work`
 
     @property
     def is_draining(self) -> bool:
@@ -124,8 +126,11 @@ class WorkLoop:
             async with anyio.create_task_group() as self._group:
                 with anyio.CancelScope() as taking:
                     start_soon(self._background, self._end_when_draining, taking)
-                    self._context = copy_context()
-                    await self._dispatcher.work(self)
+                    self._context, self._loop = copy_context(), current_loop()
+                    try:
+                        await self._dispatcher.work(self)
+                    finally:  # also if it has failed: the task group takes no more tasks
+                        self._context = None
             self._background.cancel_scope.cancel()
 
     async def _end_when_draining(self, taking: anyio.CancelScope) -> None:
@@ -185,7 +190,8 @@ class WorkLoop:
         Raises:
             ServiceDrainingError: this process shuts down. The run is not stored.
         """
-        context = self._context
+        # A caller on another event loop cannot start a task of this one.
+        context = self._context if current_loop() == self._loop else None
         if context is None or not self._has_slot_for(thread_id, route):
             return await self.runs.start(thread_id, request, metadata=metadata, route=route)
         self._spare -= 1

@@ -10,11 +10,13 @@ import anyio
 import psycopg
 import psycopg_pool
 import pytest
+from psycopg.pq import ExecStatus
 
 from checkpoint_savers import PostgresSaver
 from checkpoint_savers.conformance.runs.suite import SUCCESS, request, take_run
 from checkpoint_savers.conformance.savers.suite import commit, event, head_of, record, row, take
 from checkpoint_savers.postgres.batches import table_of, values_of
+from checkpoint_savers.postgres.connections import PostgresCursor
 from checkpoint_savers.runs.queries import RunQuery, ThreadQuery
 from tests.helpers.postgres_tools import Proxy, empty, made_schema, unsynced
 
@@ -115,6 +117,43 @@ async def test_nothing_is_prepared_on_a_users_connections(proxy: Proxy, schema: 
         async with pool.connection() as connection:
             assert connection.prepare_threshold == 1
     assert proxy.prepared == []
+
+
+@pytest.mark.parametrize("text", ["DEALLOCATE ALL", "DISCARD ALL"])
+async def test_prepared_statements_that_the_server_does_not_execute(saver: PostgresSaver, text: str) -> None:
+    """They are executed on a new connection. Otherwise each later call on the old one would fail."""
+    await work(saver)
+    lease = await take(saver, "t2")
+    await saver.commit(lease, commit(row(1)))
+    await _execute_unseen(saver, text)
+    for step in range(2, TIMES):
+        await saver.commit(lease, commit(row(step, step - 1), head=step - 1))
+        assert await head_of(saver, "t2") == row(step).checkpoint_id
+    for number in range(TIMES):
+        await _hold(saver, f"w{number}")
+
+
+async def test_a_prepared_statement_of_a_changed_table() -> None:
+    """The server refuses a statement whose answer has other columns now, and would execute its text."""
+    with made_schema() as schema:
+        async with PostgresSaver.from_conn_string(unsynced(), schema=schema, pool_size=1) as saver:
+            for number in range(2 * TIMES):
+                if number == TIMES:
+                    with psycopg.connect(unsynced(), autocommit=True) as connection:
+                        change = f'ALTER TABLE "{schema}".pregel_threads ALTER COLUMN owner TYPE varchar'
+                        connection.execute(change.encode())
+                await _hold(saver, f"w{number}")
+
+
+async def _execute_unseen(saver: PostgresSaver, text: str) -> None:
+    """Execute a statement on the saver's connection, without psycopg's knowing of it."""
+
+    async def execute(cursor: PostgresCursor) -> None:
+        assert cursor.connection.pgconn.exec_(text.encode()).status == ExecStatus.COMMAND_OK
+
+    assert saver._open is not None
+    driver = saver._open.driver
+    await driver.run(lambda: driver.source.run_on_connection(execute))
 
 
 async def test_kept_plans_use_indexes(saver: PostgresSaver, proxy: Proxy, schema: str) -> None:

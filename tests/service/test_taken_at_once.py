@@ -13,7 +13,8 @@ import pytest
 from checkpoint_savers import BaseCheckpointSaver, StorageError, ThreadBusyError
 from checkpoint_savers.owner import this_process
 from pregel_async import START, StateGraph
-from pregel_async.service import RunService, ServiceDrainingError, Worker
+from pregel_async.service import RowDispatcher, RunService, ServiceDrainingError, Worker
+from pregel_async.service.dispatch.port import Crew
 from pregel_async.service.worker import WorkLoop
 
 from .graphs import Gate, Log, gated, steps
@@ -199,6 +200,52 @@ async def test_the_caller_is_no_part_of_the_run(saver: BaseCheckpointSaver, monk
         assert (ended.values, seen) == ({"log": ["looked"]}, ["none"])
         state = await service.graph("inner").aget_state("inner")
         assert "parents" not in state.metadata or not state.metadata["parents"]
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+async def test_a_start_on_another_event_loop(
+    saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    """The worker's tasks are on its own loop, so the run is queued for it."""
+    counted = Counted(saver, monkeypatch)
+    async with ready(RunService({"agent": steps("a")}, saver)) as service:
+
+        async def start() -> str:
+            return (await service.start("agent", {}, thread_id="t")).run_id
+
+        asked = list[str]()
+        with monkeypatch.context() as patch:  # a task that is started on the wrong loop would hang at the end
+            patch.setattr(WorkLoop, "_has_slot_for", lambda *_: asked.append("for a slot"))
+            run_id = await anyio.to_thread.run_sync(lambda: anyio.run(start, backend=library))
+        assert not asked
+        assert (await service.join(run_id)).values == {"log": ["a"]} and counted.started == {}
+        run = await service.start("agent", {}, thread_id="u")
+        assert (await service.join(run.run_id)).values == {"log": ["a"]}
+
+
+class Failing(RowDispatcher):
+    """Fails when its work is cancelled."""
+
+    def __init__(self) -> None:
+        self.working = anyio.CancelScope()
+
+    async def work(self, crew: Crew) -> None:
+        with self.working:
+            await super().work(crew)
+        raise ValueError("no dispatcher")
+
+
+async def test_a_start_after_the_worker_has_failed(saver: BaseCheckpointSaver) -> None:
+    """The run is queued for other workers."""
+    dispatcher, graphs = Failing(), {"agent": steps("a")}
+    with pytest.raises(ExceptionGroup):
+        async with ready(RunService(graphs, saver, dispatcher=dispatcher)) as service:
+            with anyio.CancelScope(shield=True):
+                dispatcher.working.cancel()
+                await anyio.wait_all_tasks_blocked()
+                run = await service.start("agent", {}, thread_id="t")
+    async with RunService(graphs, saver) as service:
+        assert (await service.join(run.run_id)).values == {"log": ["a"]}
 
 
 async def test_a_caller_that_is_cancelled(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.records import CheckpointId, EventKey, EventRow
 from checkpoint_savers.saver_port import PAGE
 
 from .event_rows import TimedEvents, read_row
+
+_AFTER_ALL: Final[EventKey] = (CheckpointId("~"), 0, 0)
 
 
 class ReadRow(NamedTuple):
@@ -53,6 +55,8 @@ class EventWindow:
         self._attempt: tuple[str, int] = ("", 0)
         self._low = 1
         self._covered: set[int] = set()
+        # Rows of the newest attempt between these keys may have been stored since their pages were read.
+        self._doubtful: tuple[EventKey, EventKey] | None = None
 
     @property
     def is_current(self) -> bool:
@@ -105,7 +109,7 @@ class EventWindow:
 
     def _restart(self, since: str) -> None:
         self._since, self._rows, self.is_complete = since, [], True
-        self._next, self._attempt = (CheckpointId(since), 0, 0), ("", 0)
+        self._next, self._attempt, self._doubtful = (CheckpointId(since), 0, 0), ("", 0), None
 
     async def _read_rows(self) -> bool:
         """Read the next page, and more pages until a checkpoint is complete. Return True if there are new rows."""
@@ -116,18 +120,14 @@ class EventWindow:
         return has_new
 
     async def _read_page(self) -> bool:
-        """Read the next page. Return True if it has a new row."""
-        page = await self.saver.events(self.thread_id, since=self._next, limit=PAGE)
-        known = {each.row.key for each in self._rows if each.row.key >= self._next}
-        new = [ReadRow(row, read_row(row, self.thread_id)) for row in page if row.key not in known]
-        if new:
-            in_order = not self._rows or self._rows[-1].row.key < new[0].row.key
-            self._rows += new
-            if not in_order:
-                self._rows.sort(key=lambda each: each.row.key)
-            for each in new:
-                self._cover(each)
+        """Read the next page. Return True if there are new rows."""
+        page, has_new = await self._add_page(self._next)
         self.is_complete = len(page) < PAGE
+        if self._doubtful is not None:
+            since, until = self._doubtful
+            if self.is_complete or (page[-1].checkpoint_id, page[-1].epoch) > since[:2]:
+                has_new = await self._read_again(since, until) or has_new
+                self._doubtful = None
         if self.is_complete:
             # Units of one attempt are recorded in any order, so a row may be stored after another one with a greater
             # key. But its first position is in no other row: no row is missing below the first such position. Earlier
@@ -139,7 +139,40 @@ class EventWindow:
             last = page[-1]
             # By key and not by offset: rows that are stored or pruned meanwhile do not shift the pages.
             self._next = (last.checkpoint_id, last.epoch, last.position + 1)
-        return bool(new)
+            if self._low < last.position:
+                # A row with a smaller key may be stored before the next page is read, with rows of that page.
+                first = (last.checkpoint_id, last.epoch, self._low)
+                self._doubtful = (first if self._doubtful is None else self._doubtful[0], last.key)
+        return has_new
+
+    async def _read_again(self, since: EventKey, until: EventKey) -> bool:
+        """Read rows between two keys that were stored since their pages were read. Return True if there are some."""
+        has_new, begin, before = False, since, since
+        while begin <= until:
+            page, is_new = await self._add_page(begin, until)
+            has_new = has_new or is_new
+            if is_new and begin > since:  # those of the pages before may have been stored with these
+                begin, until = since, before
+            elif len(page) < PAGE:
+                break
+            else:
+                before = page[-1].key
+                begin = (before[0], before[1], before[2] + 1)
+        return has_new
+
+    async def _add_page(self, since: EventKey, until: EventKey = _AFTER_ALL) -> tuple[Sequence[EventRow], bool]:
+        """Read a page, and add its rows up to a key. Return the page, and True if there are new rows."""
+        page = await self.saver.events(self.thread_id, since=since, limit=PAGE)
+        known = {each.row.key for each in self._rows if each.row.key >= since}
+        new = [ReadRow(row, read_row(row, self.thread_id)) for row in page if row.key <= until and row.key not in known]
+        if new:
+            in_order = not self._rows or self._rows[-1].row.key < new[0].row.key
+            self._rows += new
+            if not in_order:
+                self._rows.sort(key=lambda each: each.row.key)
+            for each in new:
+                self._cover(each)
+        return page, bool(new)
 
     def _cover(self, each: ReadRow) -> None:
         """Note the positions that a row has."""
