@@ -16,6 +16,8 @@ first could not be a pipeline: PostgreSQL 15 does not apply `idle_in_transaction
 waits after one, and a process that is stopped there would hold its locks for ever.
 
 If the connection breaks during COMMIT, the transaction's number answers on another connection whether it was committed.
+If the server has crashed, another transaction may have the number by now. So "committed" counts only if the rows that
+the transaction was to write are there.
 """
 
 from __future__ import annotations
@@ -150,6 +152,10 @@ FROM {rows} WHERE t.thread_id = r.thread_id
 """
 _LEASE: Final = {"thread_id": "text", "epoch": "bigint", "run_id": "text", "owner": "text", "expires_at": "float8"}
 _RELEASED: Final = {"thread_id": "text", "payload": "text"}
+_FRAMES: Final = """
+SELECT true, run_id, frame FROM {s}.pregel_runs WHERE run_id = ANY(%b::text[])
+UNION ALL SELECT false, thread_id, frame FROM {s}.pregel_run_threads WHERE thread_id = ANY(%b::text[])
+"""
 _FORGET: Final = "DELETE FROM {s}.pregel_run_threads WHERE thread_id = %b"
 
 _KEY_INDEX: Final = "pregel_runs_by_key"
@@ -183,6 +189,7 @@ class RunAttempt(QueuedWrite[T]):
         released: True if it released the lease.
         acquired: the lease that it acquired; None for none.
         left: the rows that it leaves under a lease that is held still, or None.
+        sent: what was found and is changed by the transaction of `xid`; None before.
     """
 
     def __init__(
@@ -213,6 +220,27 @@ class RunAttempt(QueuedWrite[T]):
         self.released = False
         self.acquired: Lease | None = None
         self.left: KnownRows | None = None
+        self.sent: tuple[Found, Changes[T]] | None = None
+
+    def frames(self) -> dict[tuple[bool, str], tuple[bytes | None, bytes]]:
+        """Return the frames of the rows that were sent: before the transaction (None for no row), and after it.
+
+        Returns:
+            By True and a run's id, and by False and a thread's.
+        """
+        if self.sent is None:
+            return {}
+        found, changes = self.sent
+        known = {run.run_id: run for run in (*found.open, found.named) if run is not None}
+        frames: dict[tuple[bool, str], tuple[bytes | None, bytes]] = {}
+        for run in changes.runs:
+            was = known.get(run.run_id)
+            before = None if was is None else changed_run_values(was)[-1]
+            frames[True, escape(run.run_id)] = before, changed_run_values(run)[-1]
+        if changes.thread is not None:
+            before = None if found.thread is None else thread_values(found.thread)[-1]
+            frames[False, escape(self.thread_id)] = before, thread_values(changes.thread)[-1]
+        return frames
 
     @property
     def is_of_known_thread(self) -> bool:
@@ -326,11 +354,23 @@ class RunTransactions:
         """Return the calls that are still to be executed."""
         # The earlier attempts of a batch may have been parts of several transactions.
         for xid in {attempt.xid for attempt in attempts if not attempt.committed and attempt.xid is not None}:
+            of_xid = [attempt for attempt in attempts if attempt.xid == xid]
             committed = await was_committed(cursor, xid, self._where, self._busy_timeout + IDLE_TIMEOUT)
-            for attempt in attempts:
-                if attempt.xid == xid:
-                    attempt.xid, attempt.committed = None, committed
+            committed = committed and not await self._are_as_before(cursor, of_xid)
+            for attempt in of_xid:
+                attempt.xid, attempt.committed = None, committed
         return [attempt for attempt in attempts if not attempt.committed]
+
+    async def _are_as_before(self, cursor: PostgresCursor, attempts: Sequence[RunAttempt[Any]]) -> bool:
+        """Return True if the rows that a transaction was to write are as it has found them, or are not there."""
+        written = {place: frames for attempt in attempts for place, frames in attempt.frames().items()}
+        runs, threads = ([key for of_run, key in written if of_run is kind] for kind in (True, False))
+        await cursor.execute(_FRAMES.format(s=self._schema).encode(), (runs, threads), binary=True)
+        found = {(of_run, key): frame for of_run, key, frame in await cursor.fetchall()}
+        if any(found.get(place) == after for place, (_, after) in written.items()):
+            return False
+        # A row that is neither was changed by others since: it says nothing.
+        return any(found.get(place) == before for place, (before, _) in written.items())
 
     async def _execute(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> None:
         todo = [
@@ -360,6 +400,7 @@ class RunTransactions:
             # Set before COMMIT is sent: if the connection breaks then, only the number can answer.
             for each in todo:
                 each.attempt.xid = each.locked.xid
+                each.attempt.sent = each.locked.found, each.changes
             await new_cursor(connection).execute(b"COMMIT")
         for each in todo:
             each.attempt.xid = None

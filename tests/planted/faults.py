@@ -2377,6 +2377,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/durability/test_stored_events_of_attempts.py::test_a_superstep_that_ends_while_its_events_are_read",),
     ),
     Fault(
+        "numbers-of-crashed-servers",
+        "P3, P4: an accepted run is lost if the server crashes at its commit and gives its number to another transaction",
+        "RunTransactions._not_committed",
+        "committed and not await self._are_as_before(cursor, of_xid)",
+        "committed",
+        ("tests/runs/test_postgres_run_faults.py::test_a_number_that_a_crashed_server_uses_again",),
+    ),
+    Fault(
         "marks-of-changed-runs",
         "P16: the first superstep of a run overwrites a request to cancel it",
         "postgres.run_mark",

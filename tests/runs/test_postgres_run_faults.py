@@ -213,6 +213,26 @@ async def test_a_connection_that_breaks(plan: Plan, at: str, saver: PostgresSave
         empty(saver.schema)
 
 
+async def test_a_number_that_a_crashed_server_uses_again(
+    saver: PostgresSaver, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3, P4: a transaction was lost in a crash of the server, and another one with its number was committed: the change
+    is made again."""
+
+    async def was_committed(*_: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(run_transactions, "was_committed", was_committed)
+    for call in CALLS:
+        expected = facts_of(await (await call(saver, "right"))()), await stored(saver, "right")
+        work = await call(saver, "t")
+        proxy.plan("lose the question", "COMMIT\0")
+        found = facts_of(await work())
+        assert proxy.broke.is_set()
+        assert (found, await stored(saver, "t")) == expected, call
+        empty(saver.schema)
+
+
 @pytest.mark.parametrize("plan", LOST)
 @pytest.mark.parametrize("call", [begin, finish])
 async def test_a_connection_that_breaks_at_a_mark(

@@ -24,7 +24,7 @@ from pregel_async import Command
 from pregel_async.service import Run, RunNotFoundError, RunOverError, RunService, Worker
 
 from .graphs import attempt_of, graphs, opened_effects
-from .savers import opened_saver
+from .savers import dispatcher_of, opened_saver
 
 T = TypeVar("T")
 
@@ -158,7 +158,12 @@ async def run(source: str, journal: Path, effects: Path, seed: str, conversation
     with open(journal, "w", encoding="utf-8") as file, opened_effects(effects) as of_nodes:
         async with opened_saver(source) as saver:
             async with RunService(
-                graphs(of_nodes), saver, work=Worker(slots=2), context=attempt_of, max_pending=10**9
+                graphs(of_nodes),
+                saver,
+                work=Worker(slots=2),
+                context=attempt_of,
+                max_pending=10**9,
+                dispatcher=dispatcher_of(source),
             ) as service:
                 client = Client(service, file, seed)
                 async with anyio.create_task_group() as group:

@@ -7,6 +7,8 @@ A disturbance is drawn from the seed:
 | kill | SIGKILL, and a new worker at once |
 | stop | SIGSTOP for about as long as a lease or longer, and SIGCONT; also of the client, which works, too |
 | drain | SIGTERM, and a new worker at once: a rolling restart |
+| restart | the server of PostgreSQL is killed, and started again; only of a server that belongs to the storm |
+| empty | all jobs of procrastinate are deleted; only if they bring the threads to the workers |
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -32,7 +36,10 @@ PATIENCE = 1.0
 """Seconds without an ended run after which the storm does not wait for more of them before the next disturbance."""
 
 KINDS = {"kill": 40, "stop": 40, "drain": 20}
-"""The disturbances, and how often each is drawn."""
+"""The disturbances of workers, and how often each is drawn."""
+
+RARE = 10
+"""How often each disturbance is drawn that is not of a worker."""
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -79,9 +86,18 @@ class Storm:
         place: a new folder for the files of the storm.
         seed: determines what is drawn.
         conversations: how many threads the client uses at the same time.
+        others: further disturbances by name, each with what is called for it.
     """
 
-    def __init__(self, source: str, place: Path, seed: str, conversations: int) -> None:
+    def __init__(
+        self,
+        source: str,
+        place: Path,
+        seed: str,
+        conversations: int,
+        others: Mapping[str, Callable[[], object]] = MappingProxyType({}),
+    ) -> None:
+        self._others = others
         self._rng = random.Random(f"storm {seed}")
         self._source = source
         self._place = place
@@ -112,8 +128,10 @@ class Storm:
             while sum(self._disturbances.values()) < count or self._ended < runs:
                 self._wait_for_ends(self._rng.randrange(1, 16), PATIENCE * self._rng.random())
                 self._continue_stopped(time.monotonic())
+                self._start_again()
                 self._disturb()
             self._continue_stopped(float("inf"))
+            self._start_again()
             self._client.stdin.close()
             self._client.stdin = None
             try:
@@ -173,6 +191,10 @@ class Storm:
                 count -= len(read)
                 self._ended += len(read)
 
+    def _start_again(self) -> None:
+        """Start workers again that have ended, as a supervisor does: one that opens while the server is down ends."""
+        self._workers = [each if each.poll() is None else self._worker() for each in self._workers]
+
     def _continue_stopped(self, now: float) -> None:
         for process, until in list(self._stopped.items()):
             if now >= until:
@@ -181,7 +203,12 @@ class Storm:
 
     def _disturb(self) -> None:
         """Disturb one worker, or stop the client. At least one worker is never stopped."""
-        kind = self._rng.choices(list(KINDS), list(KINDS.values()))[0]
+        kinds = KINDS | dict.fromkeys(self._others, RARE)
+        kind = self._rng.choices(list(kinds), list(kinds.values()))[0]
+        if kind in self._others:
+            self._others[kind]()
+            self._disturbances[kind] += 1
+            return
         at = self._rng.randrange(WORKERS)
         victim = self._workers[at]
         if kind == "stop":

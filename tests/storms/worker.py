@@ -12,7 +12,7 @@ import anyio
 from pregel_async.service import RunService, Worker
 
 from .graphs import attempt_of, graphs, opened_effects
-from .savers import opened_saver
+from .savers import dispatcher_of, opened_saver
 
 
 async def work(source: str, effects: Path) -> None:
@@ -20,7 +20,8 @@ async def work(source: str, effects: Path) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM) as signals, opened_effects(effects) as file:
         async with opened_saver(source) as saver:
             worker = Worker(slots=8, grace=5.0)
-            async with RunService(graphs(file), saver, work=worker, context=attempt_of):
+            dispatcher = dispatcher_of(source)
+            async with RunService(graphs(file), saver, work=worker, context=attempt_of, dispatcher=dispatcher):
                 async for _ in signals:
                     break
 
