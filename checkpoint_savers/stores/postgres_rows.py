@@ -137,6 +137,17 @@ DELETE FROM {s}.pregel_items WHERE (namespace, key) IN (
 ) {x}
 """
 
+# After a crash, the server gives the number of a lost transaction to another one. So a transaction that counts as
+# committed is checked: of each key, its own write or a later one must be there.
+_LACKS: Final = """
+SELECT EXISTS (
+    SELECT FROM unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS r (namespace, key, frame)
+    LEFT JOIN {s}.pregel_items i ON i.namespace = r.namespace AND i.key = r.key
+    WHERE CASE WHEN r.frame IS NULL THEN i.updated_at < %b::float8
+        ELSE i.frame IS DISTINCT FROM r.frame AND coalesce(i.updated_at < %b::float8, true) END
+)
+"""
+
 ItemKey = tuple[bytes, bytes]
 """A row's namespace and key."""
 
@@ -170,6 +181,7 @@ class StoreStatements:
         self._name = name
         self._busy_timeout = busy_timeout
         self._lock_timeout = f"{max(round(busy_timeout * 1000), 1)}ms"  # 0 would mean no limit
+        self._lacks = of(_LACKS)
         self._find = of(_FIND)
         self._has_inner = of(_HAS_INNER)
         self._of_one = of(_OF_ONE)
@@ -274,7 +286,11 @@ class StoreStatements:
             StorageError: the server has not ended an earlier attempt within the busy timeout.
         """
         if attempt.outcome is not None and (
-            attempt.xid is None or await was_committed(cursor, attempt.xid, self._name, self._busy_timeout)
+            attempt.xid is None
+            or (
+                await was_committed(cursor, attempt.xid, self._name, self._busy_timeout)
+                and not await self._lacks_writes(cursor, batch)
+            )
         ):
             return attempt.outcome
         attempt.outcome = attempt.xid = None
@@ -309,6 +325,12 @@ class StoreStatements:
         attempt.outcome, attempt.xid = Outcome(answers, swept), xid
         await cursor.execute(b"COMMIT")
         return attempt.outcome
+
+    async def _lacks_writes(self, cursor: PostgresCursor, batch: Batch) -> bool:
+        """Return True if a write of a batch is not stored, nor a later one of its key."""
+        writes = batch.writes
+        keys = [one.namespace for one in writes], [one.key for one in writes], [one.frame for one in writes]
+        return bool((await _all(cursor, self._lacks, *keys, batch.now, batch.now))[0][0])
 
 
 async def _accepted(cursor: PostgresCursor, scan: Scan, accepts: Callable[[Row], bool]) -> list[Row]:

@@ -2377,6 +2377,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/durability/test_stored_events_of_attempts.py::test_a_superstep_that_ends_while_its_events_are_read",),
     ),
     Fault(
+        "numbers-of-crashed-servers-in-stores",
+        "P4: a put is lost if the server crashes at its commit and gives its number to another transaction",
+        "StoreStatements._lacks_writes",
+        "bool((await _all(cursor, self._lacks, *keys, batch.now, batch.now))[0][0])",
+        "False",
+        ("tests/savers/test_stores_postgres.py::test_a_number_that_a_crashed_server_uses_again",),
+    ),
+    Fault(
         "numbers-of-crashed-servers",
         "P3, P4: an accepted run is lost if the server crashes at its commit and gives its number to another transaction",
         "RunTransactions._not_committed",

@@ -328,6 +328,28 @@ async def test_an_unreachable_server(made: str) -> None:
             assert await there(store, "a", "b") == ["a", "b"]
 
 
+async def test_a_number_that_a_crashed_server_uses_again(
+    made: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P4: a put or a deletion that was lost in a crash of the server, which gave its number to another transaction, is
+    made again."""
+
+    async def was_committed(*_: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(postgres_rows, "was_committed", was_committed)
+    with Proxy(unsynced()) as proxy:
+        async with PostgresStore(proxy.url, schema=made, clock=clock) as store:
+            await put(store, "old")
+            writes = [lambda: put(store, "new"), lambda: store.aput(SPACE, "old", {"n": 2})]
+            for write in (*writes, lambda: store.adelete(SPACE, "old")):
+                clock.now += 60
+                proxy.plan("lose the question", "COMMIT\0")
+                await write()
+                assert proxy.broke.is_set()
+            assert await keys(store) == ["new"]
+
+
 async def test_no_connection_is_held_between_batches(made: str) -> None:
     """A pool with one connection serves a search that is followed by puts of many tasks."""
     async with PostgresStore(unsynced(), schema=made, pool_size=1) as store:
