@@ -125,6 +125,7 @@ class Storm:
         """
         began = time.monotonic()
         try:
+            self._wait_for_ends(1, patience)  # the client is open then
             while sum(self._disturbances.values()) < count or self._ended < runs:
                 self._wait_for_ends(self._rng.randrange(1, 16), PATIENCE * self._rng.random())
                 self._continue_stopped(time.monotonic())
