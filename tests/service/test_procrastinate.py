@@ -10,7 +10,7 @@ import anyio
 import psycopg
 import pytest
 
-from checkpoint_savers import InMemorySaver, PostgresSaver
+from checkpoint_savers import InMemorySaver, PostgresSaver, StorageError
 from pregel_async import Command
 from pregel_async.errors import ConfigError
 from pregel_async.service import RunService, Worker
@@ -145,3 +145,27 @@ async def test_a_saver_without_postgres() -> None:
     with pytest.raises(ConfigError, match="PostgreSQL"):
         async with RunService({"agent": steps("a")}, InMemorySaver(), dispatcher=ProcrastinateDispatcher()):
             pass
+
+
+async def test_a_job_that_cannot_be_inserted(
+    saver: PostgresSaver, dispatcher: ProcrastinateDispatcher, jobs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: the driver's error decides, as for the saver's own statements: the transaction is repeated or refused."""
+    import procrastinate
+    from procrastinate.manager import JobManager
+
+    errors: list[Exception] = [psycopg.errors.SerializationFailure("again"), psycopg.errors.DiskFull("full")]
+    defer = JobManager.defer_job_async
+
+    async def failing(self: JobManager, *args: Any, **options: Any) -> Any:
+        if errors:
+            raise procrastinate.exceptions.ConnectorException from errors.pop(0)
+        return await defer(self, *args, **options)
+
+    monkeypatch.setattr(JobManager, "defer_job_async", failing)
+    async with RunService({"agent": steps("a")}, saver, dispatcher=dispatcher, work=False) as web:
+        with pytest.raises(StorageError, match="full"):
+            await web.start("agent", {}, thread_id="t")
+        assert not errors and await web.count_runs() == 0
+        await web.start("agent", {}, thread_id="t")
+    assert [args for _, args in stored(jobs)] == [{"thread_id": "t", "no": 1}]

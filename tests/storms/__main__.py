@@ -13,11 +13,16 @@ from pathlib import Path
 
 import anyio
 
-from pregel_async.service import RunService
 from tests.helpers.postgres_tools import execute, own_server
 
 from .savers import dispatcher_of, jobs_of, opened_saver
 from .storm import Storm
+
+EMPTY = """
+SET search_path TO "{}";
+DELETE FROM procrastinate_jobs WHERE id IN (SELECT id FROM procrastinate_jobs FOR UPDATE SKIP LOCKED)
+"""
+"""Not of jobs that a stopped worker has locked: this would wait for a worker that only the storm continues."""
 
 
 def main() -> int:
@@ -47,7 +52,7 @@ def main() -> int:
         if given.procrastinate:
             source = source.replace("postgres", "procrastinate", 1)
             anyio.run(make_jobs, source)
-            others["empty"] = partial(execute, f'DELETE FROM "{jobs_of(schema)}".procrastinate_jobs', url=url)
+            others["empty"] = partial(execute, EMPTY.format(jobs_of(schema)), url=url)
         storm = Storm(source, place, given.seed, given.conversations, others)
         report = anyio.run(storm.report, storm.rage(given.count, given.patience))
         if given.saver == "postgres" and given.schema is None:
@@ -58,11 +63,8 @@ def main() -> int:
 
 async def make_jobs(source: str) -> None:
     """Make the tables of procrastinate."""
-    async with (
-        opened_saver(source) as saver,
-        RunService({}, saver, work=False, dispatcher=dispatcher_of(source)) as web,
-    ):
-        await web.setup()
+    async with opened_saver(source) as saver:
+        await dispatcher_of(source).setup(saver)
 
 
 if __name__ == "__main__":

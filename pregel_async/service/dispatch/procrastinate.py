@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from checkpoint_savers.abc import BaseCheckpointSaver
@@ -73,7 +74,6 @@ class ProcrastinateDispatcher(Dispatcher):
         Raises:
             ConfigError: the saver is no `PostgresSaver`.
         """
-        import psycopg
         from psycopg import sql
 
         manager = import_module("procrastinate.schema").SchemaManager
@@ -120,7 +120,13 @@ class ProcrastinateDispatcher(Dispatcher):
         job = self._app.configure_task(
             TASK, queue=self._queue_of(thread.route), connection=connection, priority=thread.priority
         )
-        await job.defer_async(thread_id=thread.thread_id, no=thread.activation_no)
+        try:
+            await job.defer_async(thread_id=thread.thread_id, no=thread.activation_no)
+        except self._engine.exceptions.ConnectorException as error:
+            # The saver repeats a transaction whose connection broke. It knows that by the driver's own error.
+            if isinstance(error.__cause__, psycopg.Error):
+                raise error.__cause__ from None
+            raise
 
     async def work(self, crew: Crew) -> None:
         async def work_on(thread_id: str, no: int) -> None:
