@@ -248,7 +248,7 @@ class Proxy:
 
     Attributes:
         turns: the number of queries on all connections. The first queries of a new connection do not count, as a pool
-            opens connections in the background.
+            opens connections in the background, nor does preparing a statement.
         connections: the number of connections so far.
         refuses: True if new connections are refused, and all are broken once a plan has broken one.
         hides_processes: True if clients get another number as that of their server process, as behind a pooler.
@@ -342,7 +342,7 @@ class Proxy:
                             ready = ready or data.endswith(READY)
                             client.sendall(data)
                             continue
-                        self.turns += ready and not asked
+                        self.turns += ready and not asked and not _prepares(data)
                         asked = True
                         plan = plan or self._plan_of(data + (prepared.texts_of(data) if ready else b""))
                         if plan == "lose the question":
@@ -372,6 +372,13 @@ class Proxy:
                     del self._plans[number]
                     return plan
         return None
+
+
+def _prepares(data: bytes) -> bool:
+    """Return True if a client asks whether it may prepare statements, or prepares one. It does so once per connection."""
+    length = int.from_bytes(data[1:5], "big")
+    is_prepare = data[:1] == b"P" and data[5:6] != b"\0" and data[length + 1 :] == SYNC
+    return is_prepare or b"pg_backend_pid()" in data
 
 
 def _shut_down(one: socket.socket) -> None:
