@@ -21,6 +21,7 @@ import anyio
 from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
+from checkpoint_savers.bridge import WorkItem
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.lease import release, run_to_completion
 from checkpoint_savers.owner import this_process
@@ -122,32 +123,28 @@ class Execution:
         self._scope.cancel()
 
 
-class Acceptance:
-    """The stored run, or the error that refused it: what a caller waits for while an activation starts its run."""
+class Acceptance(WorkItem[RunRow]):
+    """A run that an activation is to accept: its row once it is stored, or the error that refused it."""
 
     def __init__(self) -> None:
-        self._is_set = anyio.Event()
-        self._run: RunRow | None = None
-        self._error: Exception | None = None
+        super().__init__()
+        self._is_known = anyio.Event()
 
     def accept(self, run: RunRow) -> None:
-        """Set the run. It must be stored."""
-        self._run = run
-        self._is_set.set()
+        """Note that the run is stored."""
+        self.value = run
+        self._is_known.set()
 
     def refuse(self, error: Exception) -> None:
-        """Set the error because of which the run is not stored. Does nothing if the run or an error is set."""
-        if not self._is_set.is_set():
-            self._error = error
-            self._is_set.set()
+        """Note why the run is not stored. Does nothing if it is, or if another error was noted."""
+        if not self._is_known.is_set():
+            self.error = error
+            self._is_known.set()
 
     async def wait(self) -> RunRow:
-        """Wait for the run and return it, or raise the error that refused it."""
-        await self._is_set.wait()
-        if self._run is None:
-            assert self._error is not None
-            raise self._error
-        return self._run
+        """Return the run. Raises the error that refused it."""
+        await self._is_known.wait()
+        return self.result()
 
 
 class Activation:

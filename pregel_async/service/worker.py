@@ -144,9 +144,11 @@ class WorkLoop:
         Args:
             queued: the threads.
         """
+        if self.is_draining:
+            return
         waiting = False
         for thread in queued:
-            if self.is_draining or thread.thread_id in self._refused or thread.thread_id in self._active:
+            if thread.thread_id in self._refused or thread.thread_id in self._active:
                 continue
             if self._can_start(thread):
                 self._start(thread)
@@ -210,8 +212,8 @@ class WorkLoop:
 
     def _has_slot_for(self, thread_id: str, route: str) -> bool:
         # `_spare` excludes slots that became free later: queued runs get these first.
-        is_free = self._spare > 0 and self.free > 0 and self.environment.monotonic() >= self._clears_until
-        return is_free and route in self.routes and thread_id not in self._active and thread_id not in self._refused
+        is_known = thread_id in self._active or thread_id in self._refused
+        return self._spare > 0 and route in self.routes and not is_known
 
     async def work_on(self, thread_id: str, activation_no: int) -> None:
         """Work on a thread, and return when that has ended. See `Crew.work_on`.
