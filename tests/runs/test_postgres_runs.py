@@ -15,13 +15,7 @@ from checkpoint_savers.conformance.runs.search import RunSearch
 from checkpoint_savers.conformance.runs.suite import request
 from checkpoint_savers.conformance.runs.supersteps import Supersteps
 from checkpoint_savers.runs.decisions import Changes, Found
-from tests.helpers.postgres_tools import Pooler, conninfo, empty, made_schema, pooler, unsynced
-
-
-@pytest.fixture(scope="module")
-def schema() -> Iterator[str]:
-    with made_schema() as schema:
-        yield schema
+from tests.helpers.postgres_tools import Pooler, conninfo, empty, pooler, unsynced
 
 
 @pytest.fixture(scope="module")

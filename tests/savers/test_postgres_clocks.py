@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import TypedDict
 
 import anyio
@@ -16,18 +16,12 @@ from pregel_async import START, StateGraph
 from pregel_async._runtime.persistence.lease import ThreadLease
 from pregel_async._runtime.platform.environment import SystemEnvironment
 from pregel_async.types import OnConflict
-from tests.helpers.postgres_tools import made_schema, unsynced
+from tests.helpers.postgres_tools import unsynced
 
 pytestmark = pytest.mark.anyio
 
 MINUTES = [600.0, -600.0]
 """By how many seconds a machine's clock is wrong."""
-
-
-@pytest.fixture(scope="module")
-def schema() -> Iterator[str]:
-    with made_schema() as schema:
-        yield schema
 
 
 @pytest.fixture

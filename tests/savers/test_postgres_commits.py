@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 import anyio
@@ -28,22 +28,9 @@ from checkpoint_savers.conformance.savers.suite import (
 )
 from checkpoint_savers.postgres.group_commit import MAX_BATCH_BYTES, MAX_WRITES
 from checkpoint_savers.records import Lease
-from tests.helpers.postgres_tools import Proxy, empty, execute, locked, made_schema, stopped, turns, unsynced
+from tests.helpers.postgres_tools import Proxy, execute, locked, stopped, turns, unsynced
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def schema() -> Iterator[str]:
-    with made_schema() as schema:
-        yield schema
-
-
-@pytest.fixture
-def proxy(schema: str) -> Iterator[Proxy]:
-    empty(schema)
-    with Proxy(unsynced()) as proxy:
-        yield proxy
 
 
 @pytest.fixture

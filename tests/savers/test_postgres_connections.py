@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -37,26 +37,13 @@ from checkpoint_savers.conformance.savers.suite import (
     written,
 )
 from checkpoint_savers.records import Rewrite
-from tests.helpers.postgres_tools import ENV, Plan, Proxy, conninfo, empty, free_port, made_schema, patience, unsynced
+from tests.helpers.postgres_tools import ENV, Plan, Proxy, conninfo, free_port, patience, unsynced
 from tests.savers.dropped_objects import warned
 
 pytestmark = pytest.mark.anyio
 
 LOST: tuple[Plan, ...] = ("lose the question", "lose the answer")
 """The ways to lose a statement when its connection breaks: it never arrived, or it was executed and its answer was lost."""
-
-
-@pytest.fixture(scope="module")
-def schema() -> Iterator[str]:
-    with made_schema() as schema:
-        yield schema
-
-
-@pytest.fixture
-def proxy(schema: str) -> Iterator[Proxy]:
-    empty(schema)
-    with Proxy(unsynced()) as proxy:
-        yield proxy
 
 
 @pytest.fixture

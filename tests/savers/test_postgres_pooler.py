@@ -23,19 +23,13 @@ from checkpoint_savers.conformance.savers.one_writer import OneWriter
 from checkpoint_savers.conformance.savers.reading import CheckpointReads
 from checkpoint_savers.conformance.savers.suite import OpenSaver, cid, commit, head_of, in_threads, row, take, written
 from checkpoint_savers.conformance.savers.upkeep.rewriting import Rewriting
-from tests.helpers.postgres_tools import Pooler, conninfo, empty, execute, made_schema, new_schema, pooler, unsynced
+from tests.helpers.postgres_tools import Pooler, conninfo, empty, execute, new_schema, pooler, unsynced
 
 
 @pytest.fixture(scope="module")
 def behind() -> Iterator[Pooler]:
     with pooler(conninfo()) as behind:
         yield behind
-
-
-@pytest.fixture(scope="module")
-def schema() -> Iterator[str]:
-    with made_schema() as schema:
-        yield schema
 
 
 class TestBehindAPooler(AtomicCommits, EventLoops, OneWriter, CheckpointReads, Rewriting):

@@ -4,7 +4,7 @@ lease is released (P6)."""
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, TypedDict
 
@@ -20,12 +20,6 @@ from pregel_async._runtime.platform.environment import SystemEnvironment
 from tests.helpers.postgres_tools import Proxy, empty, made_schema, unsynced
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def schema() -> Iterator[str]:
-    with made_schema() as schema:
-        yield schema
 
 
 @pytest.fixture(autouse=True)
