@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import psycopg
 import psycopg.conninfo
@@ -252,6 +252,19 @@ async def _run_on(connection: Connection, work: Callable[[PostgresCursor], Await
                     await connection.set_autocommit(False)
 
 
+class _Cursor(psycopg.AsyncCursor[tuple[Any, ...]]):
+    """A cursor that plans a statement for its values each time, unless it is executed with `prepare=None`.
+
+    The plan of a prepared statement is kept. For several rows of a small table, it reads the whole table, and would do
+    so when the table has grown. So only statements that read by keys of one thread or of one write may be prepared.
+    """
+
+    async def execute(
+        self, query: Any, params: Any = None, *, prepare: bool | None = False, binary: bool | None = None
+    ) -> Self:
+        return await super().execute(query, params, prepare=prepare, binary=binary)
+
+
 def new_cursor(connection: Connection) -> PostgresCursor:
     """Return a cursor whose rows are tuples, whatever a user's pool has set.
 
@@ -261,7 +274,25 @@ def new_cursor(connection: Connection) -> PostgresCursor:
     Returns:
         The cursor.
     """
-    return psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row)
+    return _Cursor(connection, row_factory=psycopg.rows.tuple_row)
+
+
+async def fetch(
+    cursor: PostgresCursor, statement: bytes, *parameters: object, prepare: Literal[False] | None = False
+) -> list[tuple[Any, ...]]:
+    """Execute a statement, and return its rows.
+
+    Args:
+        cursor: executes it.
+        statement: with placeholders for binary parameters.
+        parameters: their values.
+        prepare: None if the statement may be prepared; see `_Cursor`.
+
+    Returns:
+        The rows.
+    """
+    await cursor.execute(statement, parameters, prepare=prepare, binary=True)
+    return await cursor.fetchall()
 
 
 def new_client_cursor(connection: Connection) -> PostgresCursor:

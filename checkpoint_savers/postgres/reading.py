@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import CorruptCheckpointError
 from ..metadata import read_metadata
 from ..records import Chain, CheckpointId, CheckpointRow, EventKey, EventRow, TaskRecord, ThreadDump
-from .connections import PostgresCursor
+from .connections import PostgresCursor, fetch
 from .escaping import escape, escape_or_none, unescape
 from .rows import Raw, events_of, records_of, rows_of, to_checkpoint_id, to_checkpoint_id_or_none, where_of
 
@@ -137,7 +137,9 @@ class ReadStatements:
             CorruptCheckpointError: a row is damaged, or the chain's first row or the head is missing.
         """
         where = where_of(thread_id, ns)
-        raw = await _all(cursor, self._read, escape(ns), escape_or_none(checkpoint_id), escape(thread_id))
+        raw = await fetch(
+            cursor, self._read, escape(ns), escape_or_none(checkpoint_id), escape(thread_id), prepare=None
+        )
         places, rows, records = _parts(raw, where)
         if not places:
             return None
@@ -170,7 +172,7 @@ class ReadStatements:
         Raises:
             CorruptCheckpointError: a row is damaged.
         """
-        raw = await _all(cursor, self._segment, escape(thread_id), escape(ns), escape(base_id))
+        raw = await fetch(cursor, self._segment, escape(thread_id), escape(ns), escape(base_id), prepare=None)
         _, rows, records = _parts(raw, where_of(thread_id, ns))
         return rows, records
 
@@ -193,8 +195,14 @@ class ReadStatements:
         """
         checkpoint_id, *numbers = _FIRST if since is None else since
         bound = [min(max(number, -_MOST), _MOST) for number in numbers]
-        raw = await _all(
-            cursor, self._events, escape(thread_id), escape(checkpoint_id), *bound, min(max(limit, 0), _MOST)
+        raw = await fetch(
+            cursor,
+            self._events,
+            escape(thread_id),
+            escape(checkpoint_id),
+            *bound,
+            min(max(limit, 0), _MOST),
+            prepare=None,
         )
         return events_of(raw, f"{where_of(thread_id)}, its events")
 
@@ -223,9 +231,9 @@ class ReadStatements:
         of_ns = (escape_or_none(ns), escape_or_none(ns))
         if thread_id is None:
             everywhere = (checkpoint_id, checkpoint_id, after_thread, after_ns)
-            return await _all_unprepared(cursor, self._page_of_all, *everywhere, *of_ns, limit)
+            return await fetch(cursor, self._page_of_all, *everywhere, *of_ns, limit)
         within = (checkpoint_id, checkpoint_id, after_ns)
-        return await _all_unprepared(cursor, self._page_of_thread, escape(thread_id), *within, *of_ns, limit)
+        return await fetch(cursor, self._page_of_thread, escape(thread_id), *within, *of_ns, limit)
 
     async def threads(self, cursor: PostgresCursor, after: str | None, limit: int) -> list[Raw]:
         """Read a page of raw thread headers, in the order of their ids.
@@ -238,7 +246,7 @@ class ReadStatements:
         Returns:
             The rows.
         """
-        return await _all_unprepared(cursor, self._threads, escape_or_none(after), escape_or_none(after), limit)
+        return await fetch(cursor, self._threads, escape_or_none(after), escape_or_none(after), limit)
 
     async def heads(self, cursor: PostgresCursor, thread_id: str, ns: str | None) -> dict[str, CheckpointId]:
         """Read the heads of a thread's namespaces. See `SaverPort.heads`.
@@ -255,7 +263,7 @@ class ReadStatements:
             CorruptCheckpointError: a row is damaged.
         """
         named = escape_or_none(ns)
-        found = await _all(cursor, self._heads, escape(thread_id), named, named)
+        found = await fetch(cursor, self._heads, escape(thread_id), named, named, prepare=None)
         return {unescape(name): to_checkpoint_id(checkpoint_id) for name, checkpoint_id in found}
 
     async def dump(self, cursor: PostgresCursor, thread_id: str) -> ThreadDump | None:
@@ -274,16 +282,16 @@ class ReadStatements:
         where = where_of(thread_id)
         # Several statements, unlike the other verbs: REPEATABLE READ gives them one snapshot all the same.
         await cursor.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        found = await _all(cursor, self._thread, escape(thread_id))
+        found = await fetch(cursor, self._thread, escape(thread_id))
         heads: list[Raw] = []
         rows: list[Raw] = []
         records: list[Raw] = []
         events: list[Raw] = []
         if found:
-            heads = await _all(cursor, self._all_heads, found[0][0])
-            rows = await _all(cursor, self._all_rows, found[0][0])
-            records = await _all(cursor, self._all_records, found[0][0])
-            events = await _all(cursor, self._all_events, found[0][0])
+            heads = await fetch(cursor, self._all_heads, found[0][0])
+            rows = await fetch(cursor, self._all_rows, found[0][0])
+            records = await fetch(cursor, self._all_records, found[0][0])
+            events = await fetch(cursor, self._all_events, found[0][0])
         await cursor.execute(b"COMMIT")
         if not rows:
             return None
@@ -294,17 +302,6 @@ class ReadStatements:
             events=events_of(events, where),
             metadata=read_metadata(found[0][1], where),
         )
-
-
-async def _all(cursor: PostgresCursor, statement: bytes, *parameters: object) -> list[Raw]:
-    await cursor.execute(statement, parameters, binary=True)
-    return await cursor.fetchall()
-
-
-async def _all_unprepared(cursor: PostgresCursor, statement: bytes, *parameters: object) -> list[Raw]:
-    """Do as `_all`, with a plan for these values: some conditions do not apply if their value is NULL."""
-    await cursor.execute(statement, parameters, prepare=False, binary=True)
-    return await cursor.fetchall()
 
 
 def _parts(raw: list[Raw], where: str) -> tuple[list[Raw], tuple[CheckpointRow, ...], tuple[TaskRecord, ...]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from ..runs.port import ActiveThread
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
-from .connections import PostgresCursor
+from .connections import PostgresCursor, fetch
 from .escaping import escape
 from .rows import Raw
 from .run_rows import RUN_COLUMNS, THREAD_COLUMNS, active_of, json_text, run_of, thread_row_of
@@ -61,7 +61,7 @@ class RunSearches:
             cursor: of a connection in autocommit mode.
             run_id: the run's id.
         """
-        rows = await self._all(cursor, _GET_RUN, escape(run_id))
+        rows = await self._all(cursor, _GET_RUN, escape(run_id), prepare=None)
         return run_of(rows[0]) if rows else None
 
     async def get_thread(self, cursor: PostgresCursor, thread_id: str) -> RunThreadRow | None:
@@ -71,7 +71,7 @@ class RunSearches:
             cursor: of a connection in autocommit mode.
             thread_id: the thread.
         """
-        rows = await self._all(cursor, _GET_THREAD, escape(thread_id))
+        rows = await self._all(cursor, _GET_THREAD, escape(thread_id), prepare=None)
         return thread_row_of(rows[0]) if rows else None
 
     async def get_runs(self, cursor: PostgresCursor, run_ids: Collection[str]) -> tuple[RunRow, ...]:
@@ -81,7 +81,7 @@ class RunSearches:
             cursor: of a connection in autocommit mode.
             run_ids: the ids of the runs.
         """
-        return tuple(map(run_of, await self._all_unprepared(cursor, _GET_RUNS, list(map(escape, run_ids)))))
+        return tuple(map(run_of, await self._all(cursor, _GET_RUNS, list(map(escape, run_ids)))))
 
     async def queued(self, cursor: PostgresCursor, routes: Collection[str], limit: int) -> tuple[RunThreadRow, ...]:
         """List queued threads. See `RunStore.queued`.
@@ -92,7 +92,7 @@ class RunSearches:
             limit: number of rows, at most.
         """
         named = list(map(escape, routes))
-        return tuple(map(thread_row_of, await self._all_unprepared(cursor, _QUEUED, named, named, _bounded(limit))))
+        return tuple(map(thread_row_of, await self._all(cursor, _QUEUED, named, named, _bounded(limit))))
 
     async def due(self, cursor: PostgresCursor, now: float | None, limit: int) -> tuple[RunThreadRow, ...]:
         """List threads that have become due. See `RunStore.due`.
@@ -102,7 +102,7 @@ class RunSearches:
             now: unix seconds; None for the server's time.
             limit: number of rows, at most.
         """
-        return tuple(map(thread_row_of, await self._all_unprepared(cursor, _DUE, now, _bounded(limit))))
+        return tuple(map(thread_row_of, await self._all(cursor, _DUE, now, _bounded(limit))))
 
     async def active(self, cursor: PostgresCursor, limit: int) -> tuple[ActiveThread, ...]:
         """List active threads. See `RunStore.active`.
@@ -111,7 +111,7 @@ class RunSearches:
             cursor: of a connection in autocommit mode.
             limit: number of rows, at most.
         """
-        return tuple(map(active_of, await self._all_unprepared(cursor, _ACTIVE, _bounded(limit))))
+        return tuple(map(active_of, await self._all(cursor, _ACTIVE, _bounded(limit))))
 
     async def find_runs(
         self, cursor: PostgresCursor, query: RunQuery, after: RowPosition | None, limit: int
@@ -173,21 +173,17 @@ class RunSearches:
         self, cursor: PostgresCursor, text: str, conditions: Sequence[Condition], order: str, limit: int
     ) -> list[Raw]:
         where, values = _where(conditions)
-        return await self._all_unprepared(cursor, f"{text}{where} {order} LIMIT %b", *values, _bounded(limit))
+        return await self._all(cursor, f"{text}{where} {order} LIMIT %b", *values, _bounded(limit))
 
     async def _count(self, cursor: PostgresCursor, text: str, conditions: Sequence[Condition]) -> int:
         where, values = _where(conditions)
-        ((number,),) = await self._all_unprepared(cursor, f"{text}{where}", *values)
+        ((number,),) = await self._all(cursor, f"{text}{where}", *values)
         return int(number)
 
-    async def _all(self, cursor: PostgresCursor, statement: str, *parameters: object) -> list[Raw]:
-        await cursor.execute(statement.format(s=self._schema).encode(), parameters, binary=True)
-        return await cursor.fetchall()
-
-    async def _all_unprepared(self, cursor: PostgresCursor, statement: str, *parameters: object) -> list[Raw]:
-        """Do as `_all`, with a plan for these values: which index is best depends on how many rows they match."""
-        await cursor.execute(statement.format(s=self._schema).encode(), parameters, prepare=False, binary=True)
-        return await cursor.fetchall()
+    async def _all(
+        self, cursor: PostgresCursor, statement: str, *parameters: object, prepare: Literal[False] | None = False
+    ) -> list[Raw]:
+        return await fetch(cursor, statement.format(s=self._schema).encode(), *parameters, prepare=prepare)
 
 
 def _of_runs(query: RunQuery) -> list[Condition]:

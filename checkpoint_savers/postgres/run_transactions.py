@@ -16,14 +16,13 @@ first could not be a pipeline: PostgreSQL 15 does not apply `idle_in_transaction
 waits after one, and a process that is stopped there would hold its locks for ever.
 
 If the connection breaks during COMMIT, the transaction's number answers on another connection whether it was committed.
-If the server has crashed, another transaction may have the number by now. So "committed" counts only if the rows that
-the transaction was to write are there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
@@ -37,7 +36,7 @@ from ..runs.decisions import Changes, Found, WantedLease
 from ..runs.port import Decide, ends_work, topics_of
 from ..runs.rows import RunRow, RunThreadRow
 from .batches import Columns, may_prepare, table_of, values_of
-from .connections import Connection, PostgresCursor, new_client_cursor, new_cursor
+from .connections import Connection, PostgresCursor, fetch, new_client_cursor, new_cursor
 from .escaping import escape, unescape
 from .group_commit import QueuedWrite
 from .outcomes import was_committed
@@ -152,9 +151,11 @@ FROM {rows} WHERE t.thread_id = r.thread_id
 """
 _LEASE: Final = {"thread_id": "text", "epoch": "bigint", "run_id": "text", "owner": "text", "expires_at": "float8"}
 _RELEASED: Final = {"thread_id": "text", "payload": "text"}
-_FRAMES: Final = """
-SELECT true, run_id, frame FROM {s}.pregel_runs WHERE run_id = ANY(%b::text[])
-UNION ALL SELECT false, thread_id, frame FROM {s}.pregel_run_threads WHERE thread_id = ANY(%b::text[])
+_RUNS: Final = "pregel_runs"
+_RUN_THREADS: Final = "pregel_run_threads"
+_FRAMES: Final = f"""
+SELECT '{_RUNS}', run_id, frame FROM {{s}}.{_RUNS} WHERE run_id = ANY(%b::text[])
+UNION ALL SELECT '{_RUN_THREADS}', thread_id, frame FROM {{s}}.{_RUN_THREADS} WHERE thread_id = ANY(%b::text[])
 """
 _FORGET: Final = "DELETE FROM {s}.pregel_run_threads WHERE thread_id = %b"
 
@@ -222,24 +223,24 @@ class RunAttempt(QueuedWrite[T]):
         self.left: KnownRows | None = None
         self.sent: tuple[Found, Changes[T]] | None = None
 
-    def frames(self) -> dict[tuple[bool, str], tuple[bytes | None, bytes]]:
+    def frames(self) -> dict[tuple[str, str], tuple[bytes | None, bytes]]:
         """Return the frames of the rows that were sent: before the transaction (None for no row), and after it.
 
         Returns:
-            By True and a run's id, and by False and a thread's.
+            By table and id.
         """
         if self.sent is None:
             return {}
         found, changes = self.sent
         known = {run.run_id: run for run in (*found.open, found.named) if run is not None}
-        frames: dict[tuple[bool, str], tuple[bytes | None, bytes]] = {}
+        frames: dict[tuple[str, str], tuple[bytes | None, bytes]] = {}
         for run in changes.runs:
             was = known.get(run.run_id)
             before = None if was is None else changed_run_values(was)[-1]
-            frames[True, escape(run.run_id)] = before, changed_run_values(run)[-1]
+            frames[_RUNS, escape(run.run_id)] = before, changed_run_values(run)[-1]
         if changes.thread is not None:
             before = None if found.thread is None else thread_values(found.thread)[-1]
-            frames[False, escape(self.thread_id)] = before, thread_values(changes.thread)[-1]
+            frames[_RUN_THREADS, escape(self.thread_id)] = before, thread_values(changes.thread)[-1]
         return frames
 
     @property
@@ -299,6 +300,7 @@ class RunTransactions:
 
     def __init__(self, schema: str, name: str, where: str, busy_timeout: float, *, writing: WriteStatements) -> None:
         self._schema = schema
+        self._frames = _FRAMES.format(s=schema).encode()
         self._name = name
         self._where = where
         self._busy_timeout = busy_timeout
@@ -355,21 +357,25 @@ class RunTransactions:
         # The earlier attempts of a batch may have been parts of several transactions.
         for xid in {attempt.xid for attempt in attempts if not attempt.committed and attempt.xid is not None}:
             of_xid = [attempt for attempt in attempts if attempt.xid == xid]
-            committed = await was_committed(cursor, xid, self._where, self._busy_timeout + IDLE_TIMEOUT)
-            committed = committed and not await self._are_as_before(cursor, of_xid)
+            committed = await was_committed(
+                cursor,
+                xid,
+                self._where,
+                self._busy_timeout + IDLE_TIMEOUT,
+                lacks_writes=partial(self._lacks_writes, cursor, of_xid),
+            )
             for attempt in of_xid:
                 attempt.xid, attempt.committed = None, committed
         return [attempt for attempt in attempts if not attempt.committed]
 
-    async def _are_as_before(self, cursor: PostgresCursor, attempts: Sequence[RunAttempt[Any]]) -> bool:
-        """Return True if the rows that a transaction was to write are as it has found them, or are not there."""
+    async def _lacks_writes(self, cursor: PostgresCursor, attempts: Sequence[RunAttempt[Any]]) -> bool:
+        """Return True if a row that these calls were to write is as they have found it, and none is as written."""
         written = {place: frames for attempt in attempts for place, frames in attempt.frames().items()}
-        runs, threads = ([key for of_run, key in written if of_run is kind] for kind in (True, False))
-        await cursor.execute(_FRAMES.format(s=self._schema).encode(), (runs, threads), binary=True)
-        found = {(of_run, key): frame for of_run, key, frame in await cursor.fetchall()}
+        ids = ([key for table, key in written if table == name] for name in (_RUNS, _RUN_THREADS))
+        found = {(table, key): frame for table, key, frame in await fetch(cursor, self._frames, *ids)}
         if any(found.get(place) == after for place, (_, after) in written.items()):
             return False
-        # A row that is neither was changed by others since: it says nothing.
+        # Another process has changed a row since that is neither: such a row says nothing.
         return any(found.get(place) == before for place, (before, _) in written.items())
 
     async def _execute(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> None:
@@ -601,7 +607,7 @@ class RunTransactions:
             await self._run(connection, text, *values_of(rows), *parameters, prepare=may_prepare(len(rows)))
 
     async def _run(
-        self, connection: Connection, statement: str, *parameters: object, prepare: bool | None = None
+        self, connection: Connection, statement: str, *parameters: object, prepare: bool | None = False
     ) -> PostgresCursor:
         # A cursor for each statement: within a pipeline, results are fetched after all statements were sent.
         cursor = new_cursor(connection)

@@ -10,10 +10,11 @@ If a connection breaks during a commit, the transaction's number later answers w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
-from ..postgres.connections import PostgresCursor
+from ..postgres.connections import PostgresCursor, fetch
 from ..postgres.outcomes import was_committed
 from ..postgres.schema import Layout
 from .port import Answer, Batch, Find, Outcome, Row, Scan, Spaces, Write, paging_of_spaces
@@ -137,8 +138,7 @@ DELETE FROM {s}.pregel_items WHERE (namespace, key) IN (
 ) {x}
 """
 
-# After a crash, the server gives the number of a lost transaction to another one. So a transaction that counts as
-# committed is checked: of each key, its own write or a later one must be there.
+# True unless of each key the write or a later one is there. Without a frame, the write is a deletion.
 _LACKS: Final = """
 SELECT EXISTS (
     SELECT FROM unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS r (namespace, key, frame)
@@ -209,7 +209,7 @@ class StoreStatements:
             await cursor.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         if finds:
             spaces, keys = [one.namespace for _, one in finds], [one.key for _, one in finds]
-            for number, *columns in await _all(cursor, self._find, spaces, keys, batch.now):
+            for number, *columns in await fetch(cursor, self._find, spaces, keys, batch.now):
                 answers[finds[number - 1][0]] = Row(*columns)
         for n, one in enumerate(batch.reads):
             match one:
@@ -233,11 +233,11 @@ class StoreStatements:
         if scan.limit <= 0:
             return []
         statement, where = self._of_all, [scan.start, scan.end]
-        if scan.start and not (await _all_unprepared(cursor, self._has_inner, scan.start, scan.end))[0][0]:
+        if scan.start and not (await fetch(cursor, self._has_inner, scan.start, scan.end))[0][0]:
             statement, where = self._of_one, [scan.start]
         if scan.accepts is None:
             page = min(scan.limit, _MOST), min(scan.offset, _MOST)
-            return [Row(*raw) for raw in await _all_unprepared(cursor, statement, *where, now, *page)]
+            return [Row(*raw) for raw in await fetch(cursor, statement, *where, now, *page)]
         # A server-side cursor: the rows are sorted once, and read only until enough of them match. It ends with the
         # transaction.
         await cursor.execute(b"DECLARE pregel_scan NO SCROLL CURSOR FOR " + statement, (*where, now, _MOST, 0))
@@ -260,7 +260,7 @@ class StoreStatements:
                     if is_all:
                         break
                     bound = (at, spaces.end, now, spaces.end, now, SPACES)
-                    names = [raw[0] for raw in await _all_unprepared(cursor, self._spaces, *bound)]
+                    names = [raw[0] for raw in await fetch(cursor, self._spaces, *bound)]
                     is_all, known = len(names) < SPACES, iter(names)
                 at = paging.send(name)
         except StopIteration as end:
@@ -287,9 +287,12 @@ class StoreStatements:
         """
         if attempt.outcome is not None and (
             attempt.xid is None
-            or (
-                await was_committed(cursor, attempt.xid, self._name, self._busy_timeout)
-                and not await self._lacks_writes(cursor, batch)
+            or await was_committed(
+                cursor,
+                attempt.xid,
+                self._name,
+                self._busy_timeout,
+                lacks_writes=partial(self._lacks_writes, cursor, batch),
             )
         ):
             return attempt.outcome
@@ -309,16 +312,16 @@ class StoreStatements:
                 keys = [key[0] for key, _ in part], [key[1] for key, _ in part]
                 writes = [one for _, one in part if one is not None]
                 if kind == "refresh":
-                    raw = await _all(cursor, self._refresh, batch.now, *keys, batch.now)
+                    raw = await fetch(cursor, self._refresh, batch.now, *keys, batch.now)
                 elif kind:
                     ttls = [None if one.ttl is None else float(one.ttl) for one in writes]
-                    raw = await _all(cursor, self._put, *keys, ttls, [one.frame for one in writes], batch.now)
+                    raw = await fetch(cursor, self._put, *keys, ttls, [one.frame for one in writes], batch.now)
                 else:
-                    raw = await _all(cursor, self._remove, *keys)
+                    raw = await fetch(cursor, self._remove, *keys)
                 xid = raw[0][0] if raw else xid
         swept = 0
         if batch.sweeps:
-            raw = await _all(cursor, self._sweep, batch.now, batch.sweeps)
+            raw = await fetch(cursor, self._sweep, batch.now, batch.sweeps)
             swept = len(raw)
             xid = raw[0][0] if raw else xid
         # Before COMMIT: if the connection breaks during it, only the number can answer whether it was committed.
@@ -330,7 +333,7 @@ class StoreStatements:
         """Return True if a write of a batch is not stored, nor a later one of its key."""
         writes = batch.writes
         keys = [one.namespace for one in writes], [one.key for one in writes], [one.frame for one in writes]
-        return bool((await _all(cursor, self._lacks, *keys, batch.now, batch.now))[0][0])
+        return bool((await fetch(cursor, self._lacks, *keys, batch.now, batch.now))[0][0])
 
 
 async def _accepted(cursor: PostgresCursor, scan: Scan, accepts: Callable[[Row], bool]) -> list[Row]:
@@ -338,7 +341,7 @@ async def _accepted(cursor: PostgresCursor, scan: Scan, accepts: Callable[[Row],
     found: list[Row] = []
     left = scan.offset
     while True:
-        raw = await _all(cursor, f"FETCH FORWARD {SLICE} FROM pregel_scan".encode())
+        raw = await fetch(cursor, f"FETCH FORWARD {SLICE} FROM pregel_scan".encode())
         for row in filter(accepts, (Row(*columns) for columns in raw)):
             if left:
                 left -= 1
@@ -363,14 +366,3 @@ def _parts(todo: Iterable[tuple[ItemKey, Write | None]]) -> Iterator[list[tuple[
         size += length
     if part:
         yield part
-
-
-async def _all(cursor: PostgresCursor, statement: bytes, *bound: Any) -> list[tuple[Any, ...]]:
-    await cursor.execute(statement, bound, binary=True)
-    return await cursor.fetchall()
-
-
-async def _all_unprepared(cursor: PostgresCursor, statement: bytes, *bound: Any) -> list[tuple[Any, ...]]:
-    """Do as `_all`, with a plan for these values: which index is best depends on how many rows they match."""
-    await cursor.execute(statement, bound, prepare=False, binary=True)
-    return await cursor.fetchall()

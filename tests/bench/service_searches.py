@@ -57,7 +57,7 @@ class Timed(RunSearches):
         super().__init__(quoted(schema))
         self.found: tuple[float, str] = (0.0, "")
 
-    async def _all_unprepared(self, cursor: Any, statement: str, *parameters: object) -> list[Any]:
+    async def _all(self, cursor: Any, statement: str, *parameters: object, **options: Any) -> list[Any]:
         text = "EXPLAIN (ANALYZE, TIMING OFF) " + statement.format(s=self._schema)
         times: list[float] = []
         plan = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -18,28 +18,15 @@ from msgspec.structs import replace
 from checkpoint_savers import PostgresSaver, StorageError, StorageLockedError, ThreadBusyError
 from checkpoint_savers.conformance.runs.suite import SUCCESS, request, take_run
 from checkpoint_savers.conformance.savers.suite import LATER, cid, commit, head_of, here, row
-from checkpoint_savers.postgres import run_transactions
+from checkpoint_savers.postgres import outcomes, run_transactions
 from checkpoint_savers.postgres.connections import Connection
 from checkpoint_savers.postgres.writing import LeasedWrite
 from checkpoint_savers.records import Commit, Lease
 from checkpoint_savers.runs.decisions import Changes, Found
 from checkpoint_savers.runs.rows import RunRow, RunThreadRow
-from tests.helpers.postgres_tools import Plan, Proxy, conninfo, empty, execute, made_schema, patience, unsynced
+from tests.helpers.postgres_tools import Plan, Proxy, conninfo, empty, execute, patience, unsynced
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def schema() -> Iterator[str]:
-    with made_schema() as schema:
-        yield schema
-
-
-@pytest.fixture
-def proxy(schema: str) -> Iterator[Proxy]:
-    empty(schema)
-    with Proxy(unsynced()) as proxy:
-        yield proxy
 
 
 @pytest.fixture
@@ -219,10 +206,7 @@ async def test_a_number_that_a_crashed_server_uses_again(
     """P3, P4: a transaction was lost in a crash of the server, and another one with its number was committed: the change
     is made again."""
 
-    async def was_committed(*_: Any) -> bool:
-        return True
-
-    monkeypatch.setattr(run_transactions, "was_committed", was_committed)
+    monkeypatch.setattr(outcomes, "_STATUS", b"SELECT 'committed' WHERE %b::text IS NOT NULL")
     for call in CALLS:
         expected = facts_of(await (await call(saver, "right"))()), await stored(saver, "right")
         work = await call(saver, "t")
@@ -260,10 +244,10 @@ async def test_the_outcome_of_a_commit_is_asked_for(
     was_committed = run_transactions.was_committed
     async with PostgresSaver.from_conn_string(unsynced(), schema=saver.schema) as other:
 
-        async def overtaken(*args: Any) -> bool:
+        async def overtaken(*args: Any, **options: Any) -> bool:
             await other.runs.start("t", request("t-new"))
             await other.runs.cancel("t-b")
-            return await was_committed(*args)
+            return await was_committed(*args, **options)
 
         monkeypatch.setattr(run_transactions, "was_committed", overtaken)
         proxy.plan("lose the answer", "COMMIT\0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -12,9 +12,9 @@ import psycopg_pool
 import pytest
 from psycopg.pq import ExecStatus
 
-from checkpoint_savers import PostgresSaver
+from checkpoint_savers import PostgresSaver, PostgresStore
 from checkpoint_savers.conformance.runs.suite import SUCCESS, request, take_run
-from checkpoint_savers.conformance.savers.suite import commit, event, head_of, record, row, take
+from checkpoint_savers.conformance.savers.suite import commit, event, head_of, record, row, take, written
 from checkpoint_savers.postgres.batches import table_of, values_of
 from checkpoint_savers.postgres.connections import PostgresCursor
 from checkpoint_savers.runs.queries import RunQuery, ThreadQuery
@@ -24,19 +24,6 @@ pytestmark = pytest.mark.anyio
 
 TIMES = 8
 """Often enough for a statement to be prepared."""
-
-
-@pytest.fixture(scope="module")
-def schema() -> Iterator[str]:
-    with made_schema() as schema:
-        yield schema
-
-
-@pytest.fixture
-def proxy(schema: str) -> Iterator[Proxy]:
-    empty(schema)
-    with Proxy(unsynced()) as proxy:
-        yield proxy
 
 
 @pytest.fixture
@@ -50,7 +37,10 @@ async def work(saver: PostgresSaver) -> None:
     lease = await take(saver, "t")
     for step in range(1, TIMES):
         before = step - 1 or None
-        given = commit(row(step, before), head=before, records=[record(step, "x")], events=[event(step)])
+        cleared = [record(before, "x")] if before else []
+        given = commit(
+            row(step, before), head=before, records=[record(step, "x")], clears=cleared, events=[event(step)]
+        )
         await saver.commit(lease, given)
         await head_of(saver, "t")
     for number in range(TIMES):
@@ -63,7 +53,7 @@ async def work(saver: PostgresSaver) -> None:
 async def test_statements_of_single_writes_are_prepared(saver: PostgresSaver, proxy: Proxy) -> None:
     """Planning such a statement takes longer than executing it."""
     await work(saver)
-    parts = ("added AS", "recorded AS", "updated_runs AS", "INSERT INTO", "pregel_heads h ON")
+    parts = ("added AS", "recorded AS", "cleared AS", "updated_runs AS", "INSERT INTO", "pregel_heads h ON")
     for part in parts:
         assert any(part in text for text in proxy.prepared), part
     assert len(proxy.prepared) < 16
@@ -96,6 +86,20 @@ async def test_batches_and_searches_are_planned_for_their_values(
 
 async def _hold(saver: PostgresSaver, thread_id: str) -> None:
     await saver.release(await take(saver, thread_id))
+
+
+async def test_stores_and_upkeep_prepare_nothing(saver: PostgresSaver, proxy: Proxy) -> None:
+    """Their statements find rows by arrays of keys."""
+    with made_schema() as apart:
+        async with PostgresStore(proxy.url, schema=apart, setup=True, pool_size=1) as store:
+            for number in range(TIMES):
+                await store.aput(("a",), str(number), {"n": number})
+                await store.aget(("a",), str(number))
+                await store.adelete(("a",), str(number))
+    await written(saver, row(1), thread="v")
+    for number in range(TIMES):
+        await saver.aupdate_thread("v", {"n": number})
+    assert proxy.prepared == []
 
 
 async def test_nothing_is_prepared_behind_a_pooler(proxy: Proxy, schema: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import anyio
@@ -22,12 +21,6 @@ from checkpoint_savers.runs.queries import RowPosition, RunQuery, ThreadQuery
 from tests.helpers.postgres_tools import empty, execute, made_schema, new_schema, own_database, unsynced
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
-
-
-@pytest.fixture(scope="module")
-def schema() -> Iterator[str]:
-    with made_schema() as schema:
-        yield schema
 
 
 async def test_the_upgrade_of_version_1() -> None:
@@ -68,13 +61,11 @@ class Explained(RunSearches):
         super().__init__(quoted(schema))
         self.plans: list[str] = []
 
-    async def _all(self, cursor: Any, statement: str, *parameters: object) -> list[Any]:
+    async def _all(self, cursor: Any, statement: str, *parameters: object, **options: Any) -> list[Any]:
         text = "EXPLAIN " + statement.format(s=self._schema)
         await cursor.execute(text.encode(), parameters)
         self.plans.append("\n".join(line for (line,) in await cursor.fetchall()))
         return [] if "count(*)" not in statement else [(0,)]
-
-    _all_unprepared = _all
 
 
 FILL = """
