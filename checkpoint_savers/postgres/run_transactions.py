@@ -369,14 +369,12 @@ class RunTransactions:
         return [attempt for attempt in attempts if not attempt.committed]
 
     async def _lacks_writes(self, cursor: PostgresCursor, attempts: Sequence[RunAttempt[Any]]) -> bool:
-        """Return True if a row that these calls were to write is as they have found it, and none is as written."""
+        """Return True if a row that these calls were to change is as they have found it."""
+        # A row that another process has changed since is neither as it was found nor as it was to be, and says nothing.
         written = {place: frames for attempt in attempts for place, frames in attempt.frames().items()}
         ids = ([key for table, key in written if table == name] for name in (_RUNS, _RUN_THREADS))
         found = {(table, key): frame for table, key, frame in await fetch(cursor, self._frames, *ids)}
-        if any(found.get(place) == after for place, (_, after) in written.items()):
-            return False
-        # Another process has changed a row since that is neither: such a row says nothing.
-        return any(found.get(place) == before for place, (before, _) in written.items())
+        return any(before != after and found.get(place) == before for place, (before, after) in written.items())
 
     async def _execute(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> None:
         todo = [

@@ -2396,14 +2396,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ),
     ),
     Fault(
-        "overtaken-changes-of-runs",
-        "P4: a change of runs whose answer was lost is made again, as others have changed the thread since",
-        "RunTransactions._lacks_writes",
-        "if any(found.get(place) == after for place, (_, after) in written.items())",
-        "if False",
-        ("tests/runs/test_postgres_run_faults.py::test_a_connection_that_breaks",),
-    ),
-    Fault(
         "marks-of-changed-runs",
         "P16: the first superstep of a run overwrites a request to cancel it",
         "postgres.run_mark",
