@@ -252,7 +252,7 @@ async def _run_on(connection: Connection, work: Callable[[PostgresCursor], Await
                     await connection.set_autocommit(False)
 
 
-class _Cursor(psycopg.AsyncCursor[tuple[Any, ...]]):
+class _UnpreparedCursor(psycopg.AsyncCursor[tuple[Any, ...]]):
     """A cursor that plans a statement for its values each time, unless it is executed with `prepare=None`.
 
     The plan of a prepared statement is kept. For several rows of a small table, it reads the whole table, and would do
@@ -274,7 +274,7 @@ def new_cursor(connection: Connection) -> PostgresCursor:
     Returns:
         The cursor.
     """
-    return _Cursor(connection, row_factory=psycopg.rows.tuple_row)
+    return _UnpreparedCursor(connection, row_factory=psycopg.rows.tuple_row)
 
 
 async def fetch(
@@ -286,7 +286,7 @@ async def fetch(
         cursor: executes it.
         statement: with placeholders for binary parameters.
         parameters: their values.
-        prepare: None if the statement may be prepared; see `_Cursor`.
+        prepare: None if the statement may be prepared; see `_UnpreparedCursor`.
 
     Returns:
         The rows.

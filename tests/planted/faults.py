@@ -2331,7 +2331,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "kept-plans-of-all",
         "P16: plans of searches, stores and upkeep that were made while the tables were empty read whole tables later",
-        "connections._Cursor.execute",
+        "connections._UnpreparedCursor.execute",
         "prepare: bool | None = False",
         "prepare: bool | None = None",
         ("tests/savers/test_postgres_prepared.py::test_stores_and_upkeep_prepare_nothing",),
