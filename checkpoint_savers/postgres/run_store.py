@@ -106,15 +106,20 @@ class PostgresRuns(RunStore):
         lease: Lease | None = None,
         commit: Commit | None = None,
         wants: WantedLease | None = None,
+        is_new: bool = False,
     ) -> T:
         check_commit(lease, commit)
         if lease is not None and commit is not None and (found := self._found(lease, run_id)) is not None:
             changes = decide(found)
             if await self._store_marked(found, changes, lease, commit):
                 return changes.result
+        # Another thread may have the key. And a queue in the same database gets its job in the ordinary transaction.
+        may_assume = is_new and idempotency_key is None and self.on_queued is None
+        assumed = self._assumed(thread_id, wants) if may_assume else None
         attempt = RunAttempt(
             thread_id,
             decide,
+            assumed=assumed,
             run_id=run_id,
             idempotency_key=idempotency_key,
             lease=lease,
@@ -134,6 +139,11 @@ class PostgresRuns(RunStore):
                     self._released(lease)
                 if attempt.acquired is not None:
                     self._acquired(attempt.acquired)
+
+    def _assumed(self, thread_id: str, wants: WantedLease | None) -> Found:
+        """Return what a transaction finds of a new thread."""
+        lease = None if wants is None else Lease(thread_id=thread_id, epoch=1, owner=wants.owner, newest=None)
+        return Found(thread_id, None, (), None, self._now(), lease)
 
     def _found(self, lease: Lease, run_id: str | None) -> Found | None:
         """Return the rows of an open run and its thread as this process has left them under a lease; None if it did

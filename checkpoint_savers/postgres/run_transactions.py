@@ -39,6 +39,7 @@ from .batches import Columns, may_prepare, table_of, values_of
 from .connections import Connection, PostgresCursor, fetch, new_client_cursor, new_cursor
 from .escaping import escape, unescape
 from .group_commit import QueuedWrite
+from .new_threads import INSERT_RUNS, IS_STORED, NewThread, statement_for
 from .outcomes import was_committed
 from .rows import Raw, owner_of, owner_text, to_checkpoint_id_or_none, where_of
 from .run_mark import KnownRows
@@ -116,14 +117,6 @@ _OF_KEY: Final = f"""
 UNION ALL SELECT false, u.idempotency_key, {RUN_COLUMNS} FROM {{s}}.pregel_runs u
 WHERE u.idempotency_key = ANY(%b::text[])
 """
-_INSERT_RUNS: Final = """
-INSERT INTO {s}.pregel_runs (
-    run_id, status, hidden, frame, thread_id, seq, assistant, idempotency_key, created_at, metadata, payload
-)
-SELECT r.run_id, r.status, r.hidden, r.frame, r.thread_id, r.seq, r.assistant, r.key, r.created_at, r.metadata::jsonb,
-    r.payload
-FROM {rows}
-"""
 _UPDATE_RUNS: Final = """
 UPDATE {s}.pregel_runs u SET status = r.status, hidden = r.hidden, frame = r.frame
 FROM {rows}
@@ -175,6 +168,7 @@ class RunAttempt(QueuedWrite[T]):
     Args:
         thread_id: the thread.
         decide: the decision.
+        assumed: what the transaction will find, if the thread is new; or None.
         run_id: a run that the decision needs.
         idempotency_key: or the key of that run.
         lease: to compare, or None.
@@ -198,6 +192,7 @@ class RunAttempt(QueuedWrite[T]):
         thread_id: str,
         decide: Decide[T],
         *,
+        assumed: Found | None,
         run_id: str | None,
         idempotency_key: str | None,
         lease: Lease | None,
@@ -208,6 +203,7 @@ class RunAttempt(QueuedWrite[T]):
     ) -> None:
         super().__init__(thread_id, 0 if commit is None else _size_of(commit))
         self.decide = decide
+        self.assumed = assumed
         self.run_id = run_id
         self.idempotency_key = idempotency_key
         self.lease = lease
@@ -300,6 +296,7 @@ class RunTransactions:
 
     def __init__(self, schema: str, name: str, where: str, busy_timeout: float, *, writing: WriteStatements) -> None:
         self._schema = schema
+        self._is_added = IS_STORED.format(s=schema).encode()
         self._frames = _FRAMES.format(s=schema).encode()
         self._name = name
         self._where = where
@@ -324,6 +321,7 @@ class RunTransactions:
             StorageError: the server has not ended an earlier attempt.
             Exception: the batch is to be halved.
         """
+        await self._add(cursor, [write for write in writes if write.assumed is not None])
         connection = cursor.connection
         locked: list[RunAttempt[Any]] = []
         while left := await self._not_committed(cursor, [write for write in writes if write not in locked]):
@@ -375,6 +373,43 @@ class RunTransactions:
         ids = ([key for table, key in written if table == name] for name in (_RUNS, _RUN_THREADS))
         found = {(table, key): frame for table, key, frame in await fetch(cursor, self._frames, *ids)}
         return any(before != after and found.get(place) == before for place, (before, after) in written.items())
+
+    async def _add(self, cursor: PostgresCursor, attempts: Sequence[RunAttempt[Any]]) -> None:
+        """Store what is decided for new threads, by one statement. Calls that it does not store are left."""
+        asked = [(attempt, self._new_thread(attempt)) for attempt in attempts if not attempt.committed]
+        todo = [(attempt, new) for attempt, new in asked if new is not None]
+        if not todo:
+            return
+        text, values = statement_for([new for _, new in todo])
+        try:
+            prepare = may_prepare(len(todo))
+            await cursor.execute(text.format(s=self._schema).encode(), values, prepare=prepare, binary=True)
+            is_stored = cursor.rowcount == len(todo)
+        except psycopg.errors.UniqueViolation:
+            if len(todo) > 1:
+                raise
+            # Perhaps by an earlier attempt, whose connection broke. If that had not ended, this one has waited for it.
+            ((attempt, new),) = todo
+            is_stored = attempt.unsure and bool(await fetch(cursor, self._is_added, *new.key))
+        for attempt, _ in todo:
+            attempt.committed = is_stored
+            attempt.assumed = None
+
+    def _new_thread(self, attempt: RunAttempt[Any]) -> NewThread | None:
+        """Return what a call stores for a new thread; None if that is not a thread and a run."""
+        assumed, attempt.assumed = attempt.assumed, None
+        if assumed is None:
+            return None
+        try:
+            decided = self._decided(attempt, _Locked(assumed, {}, is_new=True, xid=""), alone=True)
+        except CheckpointError:  # that may be due to the assumption
+            return None
+        changes, wants = decided.changes, attempt.wants
+        if changes.thread is None or len(changes.runs) != 1:
+            return None
+        attempt.assumed = assumed  # for a repetition in a smaller batch
+        expires_at = None if wants is None or attempt.acquired is None else wants.expires_at
+        return NewThread(changes.thread, changes.runs[0], decided.metadata, attempt.acquired, expires_at)
 
     async def _execute(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> None:
         todo = [
@@ -566,7 +601,7 @@ class RunTransactions:
             else:
                 contents.append((*values, *content_values(thread)))
         for statement, columns, rows in (
-            (_INSERT_RUNS, NEW_RUN, list(map(new_run_values, new))),
+            (INSERT_RUNS, NEW_RUN, list(map(new_run_values, new))),
             (_UPDATE_RUNS, RUN_CHANGES, list(map(changed_run_values, changed))),
             (_UPDATE_THREADS, THREAD_CHANGES, threads),
             (_UPDATE_CONTENT, {**THREAD_CHANGES, **CONTENT}, contents),

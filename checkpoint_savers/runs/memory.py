@@ -83,6 +83,7 @@ class InMemoryRuns(RunStore):
         lease: Lease | None = None,
         commit: Commit | None = None,
         wants: WantedLease | None = None,
+        is_new: bool = False,
     ) -> T:
         check_commit(lease, commit)
         with self._lock:

@@ -70,6 +70,7 @@ class RunStore(ABC):
         lease: Lease | None = None,
         commit: Commit | None = None,
         wants: WantedLease | None = None,
+        is_new: bool = False,
     ) -> T:
         """Change the runs of a thread in one transaction.
 
@@ -93,6 +94,8 @@ class RunStore(ABC):
                 may release it.
             wants: a lease to acquire, in place of `lease`. `Found.lease` is this lease; or None if another one is live
                 and this one is not required. It is acquired only if the thread is active under it afterwards.
+            is_new: the thread's id was just made, so that nothing is stored of it. An implementation may then decide
+                before it looks, if it does not store anything where that is wrong, and decides again.
 
         Returns:
             The result of the decision.
@@ -259,7 +262,13 @@ class RunStore(ABC):
         return True
 
     async def start(
-        self, thread_id: str, request: RunRequest, *, metadata: dict[str, Any] | None = None, route: str = ""
+        self,
+        thread_id: str,
+        request: RunRequest,
+        *,
+        metadata: dict[str, Any] | None = None,
+        route: str = "",
+        is_new: bool = False,
     ) -> RunRow:
         """Accept a run. See `decisions.start`, also for the errors.
 
@@ -268,13 +277,14 @@ class RunStore(ABC):
             request: what is asked for.
             metadata: for the thread: keys that its metadata lacks are set.
             route: the thread's route for runs of the request's assistant; "" to keep the one that is stored.
+            is_new: the thread's id was just made: see `transact`.
 
         Returns:
             The run, or the first one with the same idempotency key.
         """
         key = request.idempotency_key
         decide = partial(decisions.start, request=request, metadata=metadata, route=route)
-        return await self.transact(thread_id, decide, idempotency_key=key)
+        return await self.transact(thread_id, decide, idempotency_key=key, is_new=is_new)
 
     async def start_and_take(
         self,
@@ -285,13 +295,14 @@ class RunStore(ABC):
         worker: str,
         metadata: dict[str, Any] | None = None,
         route: str = "",
+        is_new: bool = False,
     ) -> StartedRun:
         """Accept a run, and take it in the same transaction if its thread has no other open run.
 
         See `decisions.start_and_take`, also for the errors.
 
         Args:
-            thread_id, request, metadata, route: as for `start`.
+            thread_id, request, metadata, route, is_new: as for `start`.
             wants: the lease. Its `required` is ignored: it is always False here.
             worker: the id of the worker that takes the run.
 
@@ -300,7 +311,8 @@ class RunStore(ABC):
         """
         decide = partial(decisions.start_and_take, request=request, metadata=metadata, route=route, worker=worker)
         wants = wants._replace(required=False)
-        return await self.transact(thread_id, decide, idempotency_key=request.idempotency_key, wants=wants)
+        key = request.idempotency_key
+        return await self.transact(thread_id, decide, idempotency_key=key, wants=wants, is_new=is_new)
 
     async def cancel(self, run_id: str, *, action: CancelAction = "interrupt", reason: str = "user") -> RunRow:
         """Cancel a run, or ask its worker to do so. See `decisions.cancel`, also for the errors.

@@ -62,6 +62,7 @@ class SqliteRuns(RunStore):
         lease: Lease | None = None,
         commit: Commit | None = None,
         wants: WantedLease | None = None,
+        is_new: bool = False,
     ) -> T:
         check_commit(lease, commit)
         columns = None if lease is None or commit is None else writing.bind_commit(lease, commit)

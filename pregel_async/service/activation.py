@@ -21,7 +21,6 @@ import anyio
 from msgspec.structs import replace
 
 from checkpoint_savers.abc import BaseCheckpointSaver
-from checkpoint_savers.bridge import WorkItem
 from checkpoint_savers.errors import StorageError, ThreadBusyError
 from checkpoint_savers.lease import release, run_to_completion
 from checkpoint_savers.owner import this_process
@@ -29,7 +28,7 @@ from checkpoint_savers.records import Lease
 from checkpoint_savers.runs import decisions
 from checkpoint_savers.runs.decisions import RunOutcome, TakenRun, WantedLease
 from checkpoint_savers.runs.port import RunStore
-from checkpoint_savers.runs.rows import RunError, RunRequest, RunRow, RunStatus, RunThreadRow, assistant_of
+from checkpoint_savers.runs.rows import RunError, RunRow, RunStatus, RunThreadRow, assistant_of
 from checkpoint_savers.upkeep.pruning import without_runs
 
 from .._api.attributes import stored_through
@@ -40,6 +39,7 @@ from .._runtime.streaming.event_rows import run_row
 from .._runtime.streaming.stream import GraphStream
 from ..errors import GraphDrained
 from ..runtime import RunControl
+from .acceptance import Acceptance
 from .breakpoints import is_at_breakpoint
 from .call import StoredCall, codec_of, read_call
 from .early_parts import EarlyParts
@@ -123,30 +123,6 @@ class Execution:
         self._scope.cancel()
 
 
-class Acceptance(WorkItem[RunRow]):
-    """A run that an activation is to accept: its row once it is stored, or the error that refused it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_known = anyio.Event()
-
-    def accept(self, run: RunRow) -> None:
-        """Note that the run is stored."""
-        self.value = run
-        self._is_known.set()
-
-    def refuse(self, error: Exception) -> None:
-        """Note why the run is not stored. Does nothing if it is, or if another error was noted."""
-        if not self._is_known.is_set():
-            self.error = error
-            self._is_known.set()
-
-    async def wait(self) -> RunRow:
-        """Return the run. Raises the error that refused it."""
-        await self._is_known.wait()
-        return self.result()
-
-
 class Activation:
     """The work on one thread, until one run of it has ended or was given back.
 
@@ -200,31 +176,20 @@ class Activation:
         if taken is not None:
             await self._work_on(taken, graph)
 
-    async def start(
-        self, thread_id: str, request: RunRequest, metadata: dict[str, Any], route: str, accepted: Acceptance
-    ) -> None:
+    async def start(self, accepted: Acceptance) -> None:
         """Accept a run. If its thread has no other open run, take it in the same transaction, and execute it.
 
         Args:
-            thread_id, request, metadata, route: as for `RunStore.start`.
-            accepted: receives the run when it is stored, or the error that refused it.
+            accepted: the run. Its waiter gets the stored row, or the error that refused it.
         """
-        tools = self._tools
-
-        async def start(wants: WantedLease) -> TakenRun | None:
-            started = await tools.runs.start_and_take(
-                thread_id, request, wants, worker=tools.worker_id, metadata=metadata, route=route
-            )
-            accepted.accept(started.run)
-            return started.taken
-
+        runs, worker = self._tools.runs, self._tools.worker_id
         try:
-            taken = await self._acquire(start)
+            taken = await self._acquire(lambda wants: accepted.store_and_take(runs, wants, worker))
         except Exception as error:
             accepted.refuse(error)
             return
         if taken is not None:
-            await self._work_on(taken, request.assistant)
+            await self._work_on(taken, accepted.request.assistant)
 
     async def _work_on(self, taken: TakenRun, graph: str) -> None:
         """Execute a run that was taken, of the graph of this name."""

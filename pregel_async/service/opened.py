@@ -9,9 +9,10 @@ from typing import Any
 from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.errors import RunNotFoundError, StorageError
 from checkpoint_savers.runs.port import RunStore
-from checkpoint_savers.runs.rows import RunRequest, RunRow
+from checkpoint_savers.runs.rows import RunRow
 
 from .._api.compiled import Graph
+from .acceptance import Acceptance
 from .early_parts import FOLLOWED_FOR
 from .errors import UnknownGraphError
 from .watching import RunWatcher
@@ -45,13 +46,9 @@ class OpenService:
             raise UnknownGraphError(name, self.graphs)
         return found
 
-    async def accept(
-        self, thread_id: str, request: RunRequest, *, metadata: dict[str, Any] | None = None, route: str
-    ) -> RunRow:
+    async def accept(self, accepted: Acceptance) -> RunRow:
         """Accept a run, by the worker of this process if it has a spare slot. See `RunStore.start`."""
-        if self.loop is not None:
-            return await self.loop.accept(thread_id, request, metadata or {}, route)
-        return await self.runs.start(thread_id, request, metadata=metadata, route=route)
+        return await (accepted.store(self.runs) if self.loop is None else self.loop.accept(accepted))
 
     def look_for_cancellations(self) -> None:
         """Have the worker of this process stop cancelled runs at once."""

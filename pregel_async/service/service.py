@@ -27,6 +27,7 @@ from ..errors import ConfigError
 from ..parts import StreamPart, ThreadPart
 from ..runtime import RunControl
 from ..types import All, Command, Config, Durability, StreamMode
+from .acceptance import Acceptance
 from .activation import ContextOf, Tools
 from .assistants import Assistant, assistants_of
 from .call import StoredCall, codec_of, digest_of, read_call, storable_config, write_call
@@ -273,7 +274,9 @@ class RunService:
             request = msgspec.structs.replace(request, digest=digest_of(asked, call, codec))
         await self._require_room()
         route = await route_of(graph, bound, thread)
-        row = await opened.accept(thread, request, metadata=settings.thread_metadata, route=route)
+        row = await opened.accept(
+            Acceptance(thread, request, route, metadata=settings.thread_metadata, is_new=named is None)
+        )
         if multitask in ("interrupt", "rollback"):
             opened.look_for_cancellations()
         return Run.from_row(row)
@@ -365,7 +368,7 @@ class RunService:
             multitask="enqueue",
         )
         route = await route_of(request.assistant, opened.graph(request.assistant), row.thread_id)
-        return Run.from_row(await opened.accept(row.thread_id, again, route=route))
+        return Run.from_row(await opened.accept(Acceptance(row.thread_id, again, route)))
 
     async def get_run(self, run_id: str) -> Run:
         """Return a run as it is stored now.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -14,10 +13,11 @@ from checkpoint_savers.bridge import current_loop
 from checkpoint_savers.children import start_soon
 from checkpoint_savers.durations import read_seconds
 from checkpoint_savers.errors import StorageError
-from checkpoint_savers.runs.rows import RunRequest, RunRow, RunThreadRow
+from checkpoint_savers.runs.rows import RunRow, RunThreadRow
 
 from ..errors import ConfigError
-from .activation import Acceptance, Activation, Tools, log
+from .acceptance import Acceptance
+from .activation import Activation, Tools, log
 from .dispatch.port import Dispatcher
 from .errors import ServiceDrainingError
 from .keeper import Keeper
@@ -180,11 +180,11 @@ class WorkLoop:
         start_soon(self._group, self._work_on, thread.thread_id, activation, partial(activation.work, thread), ended)
         return ended
 
-    async def accept(self, thread_id: str, request: RunRequest, metadata: dict[str, Any], route: str) -> RunRow:
+    async def accept(self, accepted: Acceptance) -> RunRow:
         """Accept a run. If no queued run needs the slot for it, this worker takes it in the same transaction.
 
         Args:
-            thread_id, request, metadata, route: as for `RunStore.start`, also for the errors.
+            accepted: the run. See `RunStore.start` for the errors.
 
         Returns:
             The run, as it was accepted.
@@ -194,15 +194,16 @@ class WorkLoop:
         """
         # A caller on another event loop cannot start a task of this one.
         context = self._context if current_loop() == self._loop else None
-        if context is None or not self._has_slot_for(thread_id, route):
-            return await self.runs.start(thread_id, request, metadata=metadata, route=route)
+        thread_id = accepted.thread_id
+        if context is None or not self._has_slot_for(thread_id, accepted.route):
+            return await accepted.store(self.runs)
         self._spare -= 1
-        activation, accepted = Activation(self._tools), Acceptance()
+        activation = Activation(self._tools)
         self._active[thread_id] = activation
 
         async def work() -> None:
             try:
-                await activation.start(thread_id, request, metadata, route, accepted)
+                await activation.start(accepted)
             finally:
                 accepted.refuse(ServiceDrainingError())
 

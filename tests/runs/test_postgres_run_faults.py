@@ -22,7 +22,7 @@ from checkpoint_savers.postgres import outcomes, run_transactions
 from checkpoint_savers.postgres.connections import Connection
 from checkpoint_savers.postgres.writing import LeasedWrite
 from checkpoint_savers.records import Commit, Lease
-from checkpoint_savers.runs.decisions import Changes, Found
+from checkpoint_savers.runs.decisions import Changes, Found, WantedLease
 from checkpoint_savers.runs.rows import RunRow, RunThreadRow
 from tests.helpers.postgres_tools import Plan, Proxy, conninfo, empty, execute, patience, unsynced
 
@@ -49,6 +49,22 @@ async def taken(saver: PostgresSaver, thread_id: str) -> Lease:
 async def start(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
     asked = request(f"{thread_id}-new", multitask="interrupt", metadata={"n": 1})
     return lambda: saver.runs.start(thread_id, asked, metadata={"user": "ada"})
+
+
+async def start_in_a_new_thread(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
+    return lambda: saver.runs.start(thread_id, request(f"{thread_id}-new"), metadata={"user": "ada"}, is_new=True)
+
+
+async def start_and_take_in_a_new_thread(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
+    wants = WantedLease(here("worker"), saver.clock(), LATER)
+
+    async def act() -> RunRow:
+        asked = request(f"{thread_id}-new", metadata={"n": 1})
+        started = await saver.runs.start_and_take(thread_id, asked, wants, worker="w", is_new=True)
+        assert started.taken is not None
+        return started.taken.run
+
+    return act
 
 
 async def start_again(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
@@ -236,6 +252,46 @@ async def test_a_connection_that_breaks_at_a_mark(
     assert await head_of(saver, "t") == cid(1)
 
 
+@pytest.mark.parametrize("plan", LOST)
+@pytest.mark.parametrize("call", [start_in_a_new_thread, start_and_take_in_a_new_thread])
+async def test_a_connection_that_breaks_at_a_new_thread(
+    call: Callable[[PostgresSaver, str], Awaitable[Callable[[], Awaitable[Any]]]],
+    plan: Plan,
+    saver: PostgresSaver,
+    proxy: Proxy,
+) -> None:
+    """P3, P4: the statement that stores a new thread with its run is lost before or after its execution: both are
+    stored, once. A run that is then taken by another process is not stored again."""
+    expected = facts_of(await (await call(saver, "right"))()), await stored(saver, "right")
+    work = await call(saver, "t")
+    proxy.plan(plan, "added_run_threads")
+    found = facts_of(await work())
+    assert proxy.broke.is_set()
+    assert (found, await stored(saver, "t")) == expected
+
+
+async def test_a_stored_run_of_a_new_thread_that_has_ended_since(
+    saver: PostgresSaver, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P4: a run whose answer was lost is not stored again, also if others have taken and ended it since."""
+    add, tries = run_transactions.RunTransactions._add, list[int]()
+    async with PostgresSaver.from_conn_string(unsynced(), schema=saver.schema) as other:
+
+        async def overtaken(self: Any, cursor: Any, attempts: Any) -> None:
+            tries.extend([len(attempts)] * bool(attempts))  # not of the other saver's calls
+            if attempts and len(tries) == 2:
+                lease, _ = await take_run(other, 1, at="t")
+                await other.runs.end(lease, "t-new", SUCCESS)
+            await add(self, cursor, attempts)
+
+        monkeypatch.setattr(run_transactions.RunTransactions, "_add", overtaken)
+        proxy.plan("lose the answer", "added_run_threads")
+        run = await (await start_in_a_new_thread(saver, "t"))()
+        assert tries == [1, 1] and (run.status, run.seq) == ("pending", 1)
+        thread, now = await other.runs.get_thread("t"), await other.runs.get_run("t-new")
+        assert thread is not None and now is not None and (thread.runs, now.status) == (1, "success")
+
+
 async def test_the_outcome_of_a_commit_is_asked_for(
     saver: PostgresSaver, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,6 +417,29 @@ async def test_changes_of_several_threads_share_a_transaction(
     assert await saver.runs.get_run("c-a") is not None
     threads = {header.thread_id for header in await saver.threads()}
     assert threads == {*"abcdefgh", f"{found['key'].run_id[:2]}"}
+
+
+async def test_new_threads_share_a_statement(saver: PostgresSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3: starts in new threads that wait at the same time are one statement. One whose thread exists does not harm the
+    others, nor does one that is refused."""
+    await saver.runs.start("t2", request("t2-a"))
+    batches, add, sizes = Batches(monkeypatch), run_transactions.RunTransactions._add, list[int]()
+
+    async def noting(self: Any, cursor: Any, attempts: Any) -> None:
+        sizes.append(len(attempts))
+        await add(self, cursor, attempts)
+
+    monkeypatch.setattr(run_transactions.RunTransactions, "_add", noting)
+    names = [f"t{number}" for number in range(6)]
+    calls: dict[str, Callable[[], Awaitable[Any]]] = {
+        name: partial(saver.runs.start, name, request(f"{name}-b"), is_new=True) for name in names
+    }
+    calls["same id"] = partial(saver.runs.start, "u", request("t2-a"), is_new=True)
+    found = await batches.call_at_once(saver, calls)
+    assert isinstance(found.pop("same id"), StorageError) and max(sizes) >= 3
+    assert {name: run.seq for name, run in found.items()} == {name: 2 if name == "t2" else 1 for name in names}
+    assert sorted([thread.thread_id for thread in await saver.runs.queued()]) == names
+    assert batches.count <= 4  # for "t2" and "same id" alone
 
 
 async def test_a_thread_that_is_locked_delays_no_other(

@@ -48,6 +48,9 @@ def script() -> list[Step]:
         _start_and_take("u", "e"),
         _step(lambda runs: runs.start("u", request("f"))),
         _under(lambda runs, lease: runs.end(lease, "e", SUCCESS, commit(row(1))), "u"),
+        _start_and_take("v", "g", is_new=True),
+        _step(lambda runs: runs.start("w", request("h"), metadata={"n": 3}, is_new=True)),
+        _under(lambda runs, lease: runs.end(lease, "g", SUCCESS, commit(row(1))), "v"),
     ]
 
 
@@ -80,17 +83,19 @@ def _take(activation_no: int) -> Step:
     return Step(run)
 
 
-def _start_and_take(thread_id: str, run_id: str) -> Step:
+def _start_and_take(thread_id: str, run_id: str, *, is_new: bool = False) -> Step:
     async def run(saver: BaseCheckpointSaver, leases: Leases) -> None:
         wants = WantedLease(here("worker"), NOW, LATER)
-        started = await _runs(saver).start_and_take(thread_id, request(run_id), wants, worker="w", metadata={"n": 2})
+        started = await _runs(saver).start_and_take(
+            thread_id, request(run_id), wants, worker="w", metadata={"n": 2}, is_new=is_new
+        )
         assert started.taken is not None
         leases[thread_id] = started.taken.lease
 
     return Step(run)
 
 
-NAMES: Final = ("a", "b", "c", "d", "e", "f")
+NAMES: Final = ("a", "b", "c", "d", "e", "f", "g", "h")
 
 
 async def contents(saver: BaseCheckpointSaver) -> dict[str, object]:
@@ -153,7 +158,7 @@ class Crashes(RunSuite):
         """Check that the storage has one of these contents, then delete everything."""
         async with open_saver(clock) as saver:
             assert await contents(saver) in expected
-            for thread in ("t", "u"):
+            for thread in ("t", "u", "v", "w"):
                 await saver.release(await saver.acquire(thread, here("next"), now=NOW + 100, expires_at=NOW + 130))
                 await saver.adelete_thread(thread)
             assert (await contents(saver))["runs"] == [None] * len(NAMES)

@@ -116,6 +116,44 @@ class Lifecycle(RunSuite):
         owners = {header.thread_id: (header.owner, header.epoch) for header in await saver.threads()}
         assert owners == {"called": (None, direct.epoch), "later": (None, 0), "keyed": (wants.owner, 1)}
 
+    async def test_start_in_a_new_thread(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
+        """P3, P16: with `is_new`, a store may decide before it looks. What it stores and returns is the same, also if
+        the thread or the key is not new."""
+        now = saver.clock()
+        stored: list[Any] = []
+        for name, is_new in (("a", False), ("b", True)):
+            thread_id = f"waits {name}"
+            run = await runs.start(thread_id, request(name), metadata={"user": "ada"}, route="r", is_new=is_new)
+            assert run == await runs.get_run(name)
+            wants = WantedLease(here(f"worker {name}"), now, now + 30)
+            started = await runs.start_and_take(
+                f"taken {name}", request(f"{name} 2"), wants, worker="w", metadata={"n": 1}, is_new=is_new
+            )
+            assert started.taken is not None and started.taken.run == await runs.get_run(f"{name} 2")
+            rows = [await runs.get_thread(each) for each in (thread_id, f"taken {name}")]
+            headers = [each for each in await saver.threads() if each.thread_id.endswith(name)]
+            facts = [(each.epoch, each.expires_at, each.metadata, each.head) for each in headers]
+            same = [each and (each.activation, each.activation_no, each.route, each.metadata) for each in rows]
+            stored.append((run.status, run.seq, started.run.seq, started.taken.run.attempt, facts, same))
+            await runs.begin(started.taken.lease, f"{name} 2", commit(row(1)))
+            assert await runs.end(started.taken.lease, f"{name} 2", SUCCESS)
+        assert stored[0] == stored[1]
+
+        wants = WantedLease(here("late"), now, now + 30)
+        again = await runs.start("waits a", request("c"), metadata={"user": "eve", "n": 2}, is_new=True)
+        assert (again.seq, (await self.thread_of(runs, "waits a")).metadata) == (2, {"user": "ada", "n": 2})
+        busy = await runs.start_and_take("waits a", request("d"), wants, worker="w", is_new=True)
+        assert (busy.run.seq, busy.taken) == (3, None)
+        with pytest.raises(ThreadBusyError):
+            await runs.start("waits a", request("e", multitask="reject"), is_new=True)
+        with pytest.raises(StorageError):
+            await runs.start("another", request("a"), is_new=True)
+        after = await runs.start_and_take("taken a", request("f"), wants, worker="w", is_new=True)
+        assert after.taken is not None and after.taken.lease.newest == row(1).checkpoint_id
+        first = await runs.start("keyed", request("g", idempotency_key="k", digest=b"1"), is_new=True)
+        assert await runs.start("other", request("h", idempotency_key="k", digest=b"1"), is_new=True) == first
+        assert await runs.get_thread("other") is await runs.get_thread("another") is None
+
     async def test_a_run_from_start_to_end(self, saver: BaseCheckpointSaver, runs: RunStore, clock: Clock) -> None:
         """P4: a run is stored when `start` returns. A worker takes it under a lease, which its end releases."""
         run = await runs.start("t", request("a", metadata={"n": 1}), metadata={"owner": "ada"})
