@@ -22,7 +22,6 @@ from checkpoint_savers.runs.rows import CancelAction, Multitask, RunRequest, Run
 from .._api.calls import check_call
 from .._api.compiled import Graph
 from .._runtime.platform.environment import Environment, SystemEnvironment
-from .._runtime.platform.event_loops import sole_exception
 from ..errors import ConfigError
 from ..parts import StreamPart, ThreadPart
 from ..runtime import RunControl
@@ -37,6 +36,7 @@ from .following import follow_run, follow_thread
 from .opened import OpenService
 from .routes import route_of
 from .runs import Run, RunResult, ThreadInfo
+from .task_group import task_group
 from .watching import RunWatcher
 from .worker import Worker, WorkLoop
 
@@ -601,29 +601,23 @@ class RunService:
 @asynccontextmanager
 async def _in_background(work: Callable[[], Coroutine[Any, Any, object]]) -> AsyncGenerator[None, None]:
     """Await work during a block, and cancel it at the block's end."""
-    try:
-        async with anyio.create_task_group() as group:
-            start_soon(group, work)
-            try:
-                yield
-            finally:
-                group.cancel_scope.cancel()
-    except BaseExceptionGroup as several:
-        raise sole_exception(several) from None
+    async with task_group() as group:
+        start_soon(group, work)
+        try:
+            yield
+        finally:
+            group.cancel_scope.cancel()
 
 
 @asynccontextmanager
 async def _working(loop: WorkLoop) -> AsyncGenerator[None, None]:
     """Work during a block, and wait at its end until no run is in progress."""
-    try:
-        async with anyio.create_task_group() as group:
-            start_soon(group, loop.work)
-            try:
-                yield
-            finally:
-                loop.drain("shutdown")
-    except BaseExceptionGroup as several:
-        raise sole_exception(several) from None
+    async with task_group() as group:
+        start_soon(group, loop.work)
+        try:
+            yield
+        finally:
+            loop.drain("shutdown")
 
 
 def _names(given: All | Sequence[str] | None) -> tuple[str, ...] | None:

@@ -22,6 +22,7 @@ from .dispatch.port import Dispatcher
 from .errors import ServiceDrainingError
 from .keeper import Keeper
 from .routes import routes_of
+from .task_group import task_group
 
 LOOK_EVERY = 1.0
 """Seconds after which a worker looks for runs that are to be cancelled or are followed, without an announcement."""
@@ -120,10 +121,10 @@ class WorkLoop:
 
     async def work(self) -> None:
         """Work until the service drains, and then until all runs were given back or have ended."""
-        async with anyio.create_task_group() as self._background:
+        async with task_group() as self._background:
             start_soon(self._background, self._keeper.keep)
             start_soon(self._background, self._watch_requests)
-            async with anyio.create_task_group() as self._group:
+            async with task_group() as self._group:
                 with anyio.CancelScope() as taking:
                     start_soon(self._background, self._end_when_draining, taking)
                     self._context, self._loop = copy_context(), current_loop()

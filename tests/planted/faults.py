@@ -2428,6 +2428,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/savers/test_postgres_new_threads.py::test_runs_with_a_key_or_a_queue",),
     ),
     Fault(
+        "errors-of-dispatchers",
+        "P9: a service that ends with the error of its dispatcher hides it in a group of a group",
+        "worker.WorkLoop.work",
+        "async with task_group() as self._group:",
+        "async with anyio.create_task_group() as self._group:",
+        ("tests/service/test_taken_at_once.py::test_a_start_after_the_worker_has_failed",),
+    ),
+    Fault(
         "marks-of-changed-runs",
         "P16: the first superstep of a run overwrites a request to cancel it",
         "postgres.run_mark",
