@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
-from checkpoint_savers.errors import StorageError
+from checkpoint_savers.errors import StorageError, StorageLockedError
 from pregel_async import Command
 from pregel_async.service import Run, RunNotFoundError, RunOverError, RunService, Worker
 
@@ -54,37 +54,42 @@ class Client:
         """Hold conversations until the client is stopped."""
         while not self.stopped:
             kind = self._rng.choice(("chain", "wide", "ask"))
-            thread_id = f"{kind}-{self._seed}-{next(self._threads)}"
+            # Half of the threads get their ids from the service, with a run that has no key: it is stored in another way.
+            thread_id = f"{kind}-{self._seed}-{next(self._threads)}" if self._rng.random() < 0.5 else None
             open_runs: list[Run] = []
             for _ in range(TURNS):
                 if self.stopped:
                     break
-                await self._turn(kind, thread_id, open_runs)
+                thread_id = await self._turn(kind, thread_id, open_runs)
             await self._join_all(open_runs)
 
-    async def _turn(self, kind: str, thread_id: str, open_runs: list[Run]) -> None:
+    async def _turn(self, kind: str, thread_id: str | None, open_runs: list[Run]) -> str:
+        """Start runs, and perhaps cancel one and answer. Return the thread's id."""
         rng = self._rng
         for _ in range(rng.choice((1, 1, 2, 3))):
             multitask = rng.choices(("enqueue", "interrupt", "rollback"), (70, 15, 15))[0]
             open_runs.append(await self._start(kind, thread_id, multitask))
+            thread_id = open_runs[-1].thread_id
+        assert thread_id is not None
         if rng.random() < 0.25:
             await self._cancel(rng.choice(open_runs))
         if kind != "ask" and rng.random() < 0.5:
-            return  # the next turn starts runs while these are open
+            return thread_id  # the next turn starts runs while these are open
         if await self._join_all(open_runs) == "interrupted":
             answer = await self._start("answer", thread_id, "enqueue")
             if rng.random() < 0.2:
                 await self._cancel(answer)
             await self._join_all([answer])
+        return thread_id
 
-    async def _start(self, kind: str, thread_id: str, multitask: str) -> Run:
-        """Start a run, often by several equal requests. All of them return the same run."""
+    async def _start(self, kind: str, thread_id: str | None, multitask: str) -> Run:
+        """Start a run; in a known thread often by several equal requests, all of which return the same run."""
         rng = self._rng
         mark = f"m{next(self._numbers)}"
         given: Any = Command(resume=mark) if kind == "answer" else {"mark": mark, "log": [f"{mark}.in"]}
         durability: Any = rng.choices(("sync", "async", "exit"), (60, 25, 15))[0]
         stream_mode: Any = rng.choice(((), "updates"))
-        key = f"{self._seed} {mark}"
+        key = None if thread_id is None else f"{self._seed} {mark}"
         accepted: list[Run] = []
 
         async def request() -> None:
@@ -98,17 +103,19 @@ class Client:
                     durability=durability,
                     stream_mode=stream_mode,
                     max_stalls=1000,
-                )
+                ),
+                # Without a key, a request is repeated only if nothing was stored.
+                StorageError if key is not None else StorageLockedError,
             )
             accepted.append(run)
 
         async with anyio.create_task_group() as group:
-            for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            for _ in range(1 if key is None else rng.choice((1, 1, 1, 2, 3))):
                 group.start_soon(request)
-        if rng.random() < 0.1:
+        if key is not None and rng.random() < 0.1:
             await request()
         self._note(
-            "accepted", accepted[0].run_id, thread=thread_id, mark=mark, kind=kind, durability=durability,
+            "accepted", accepted[0].run_id, thread=accepted[0].thread_id, mark=mark, kind=kind, durability=durability,
             same=len({run.run_id for run in accepted}) == 1, multitask=multitask, shown=bool(stream_mode),
         )  # fmt: skip
         return accepted[0]
@@ -143,12 +150,12 @@ class Client:
         self._journal.write(json.dumps({"what": what, "run": run_id, **facts}) + "\n")
 
 
-async def _insisted(call: Callable[[], Awaitable[T]]) -> T:
+async def _insisted(call: Callable[[], Awaitable[T]], failures: type[StorageError] = StorageError) -> T:
     """Call until storage does not fail: a process that was stopped may have held the lock of the file."""
     while True:
         try:
             return await call()
-        except StorageError as error:
+        except failures as error:
             print(f"the client tries again: {error}", file=sys.stderr, flush=True)
             await anyio.sleep(0.1)
 
