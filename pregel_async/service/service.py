@@ -25,7 +25,7 @@ from .._runtime.platform.environment import Environment, SystemEnvironment
 from ..errors import ConfigError
 from ..parts import StreamPart, ThreadPart
 from ..runtime import RunControl
-from ..types import All, Command, Config, Durability, StreamMode
+from ..types import All, Command, Config, Durability, StateSnapshot, StreamMode
 from .acceptance import Acceptance
 from .activation import ContextOf, Tools
 from .assistants import Assistant, assistants_of
@@ -301,11 +301,10 @@ class RunService:
         graph = opened.graphs.get(run.graph)
         if graph is None:
             return RunResult(run=run, values=None, interrupts=())
-        here: Config = {"configurable": {"thread_id": run.thread_id}}
-        async with aclosing(cast("Any", graph.aget_state_history(here, filter={"run_id": run_id}, limit=1))) as states:
-            async for state in states:
-                return RunResult(run=run, values=graph.output_from(state.values), interrupts=state.interrupts)
-        return RunResult(run=run, values=None, interrupts=())
+        state = await _state_after(graph, run)
+        if state is None:
+            return RunResult(run=run, values=None, interrupts=())
+        return RunResult(run=run, values=graph.output_from(state.values), interrupts=state.interrupts)
 
     async def cancel(
         self, run_id: str, *, action: CancelAction = "interrupt", reason: str = "user", wait: bool | float = True
@@ -618,6 +617,20 @@ async def _working(loop: WorkLoop) -> AsyncGenerator[None, None]:
             yield
         finally:
             loop.drain("shutdown")
+
+
+async def _state_after(graph: Graph[Any, Any], run: Run) -> StateSnapshot[Any] | None:
+    """Return the newest state that a run has stored; None if it has stored none."""
+    here: Config = {"configurable": {"thread_id": run.thread_id}}
+    newest = await graph.aget_state(here)
+    if newest.metadata is not None and newest.metadata.get("run_id") == run.run_id:
+        return newest
+    # Another run has continued the thread, or this one has stored nothing. To read the history takes more round trips.
+    states = graph.aget_state_history(here, filter={"run_id": run.run_id}, limit=1)
+    async with aclosing(cast("Any", states)):
+        async for state in states:
+            return state
+    return None
 
 
 def _names(given: All | Sequence[str] | None) -> tuple[str, ...] | None:

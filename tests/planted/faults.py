@@ -2428,6 +2428,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/savers/test_postgres_new_threads.py::test_runs_with_a_key_or_a_queue",),
     ),
     Fault(
+        "results-of-later-runs",
+        "P16: `join` returns the values of a later run of the thread",
+        "service._state_after",
+        'newest.metadata is not None and newest.metadata.get("run_id") == run.run_id',
+        "newest.metadata is not None",
+        ("tests/service/test_runs.py::test_results_of_several_runs",),
+    ),
+    Fault(
         "errors-of-dispatchers",
         "P9: a service that ends with the error of its dispatcher hides it in a group of a group",
         "worker.WorkLoop.work",

@@ -53,6 +53,22 @@ async def test_a_run_survives_its_process(saver: BaseCheckpointSaver) -> None:
         assert (await worker.join(run.run_id)).values == {"log": ["a"]}
 
 
+async def test_results_of_several_runs(saver: BaseCheckpointSaver) -> None:
+    """P16: each run has its own result, also when later runs have continued the thread; one that has stored nothing has
+    none."""
+    gate = Gate()
+    async with RunService({"agent": steps("a"), "gated": gated(gate)}, saver) as service:
+        runs = [await service.start("agent", {"log": [name]}, thread_id="t") for name in ("1", "2")]
+        running = await service.start("gated", {}, thread_id="t")
+        waiting = await service.start("agent", {}, thread_id="t")
+        await gate.begun.wait()
+        await service.cancel(waiting.run_id)
+        gate.opened.set()
+        await service.join(running.run_id)
+        results = [(await service.join(run.run_id)).values for run in (*runs, waiting)]
+        assert results == [{"log": ["1", "a"]}, {"log": ["1", "a", "2", "a"]}, None]
+
+
 async def test_a_question_and_its_answer(saver: BaseCheckpointSaver) -> None:
     async with RunService({"agent": asking()}, saver) as service:
         asked = await service.join((await service.start("agent", {}, thread_id="t")).run_id)
