@@ -9,6 +9,7 @@ before it ran, and what the workload adds. Or it has `cannot`, with the reason.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -101,7 +102,9 @@ def importing(engine: Engine, times: int) -> Figures:
 
 def cell(name: str, workload: str, params: dict[str, Any], budget: float) -> dict[str, Any]:
     """Return the figures, or the reason why there are none."""
-    engine = ENGINES[name]
+    engine, params = ENGINES[name], dict(params)
+    if (threshold := params.pop("gc_threshold", None)) is not None:
+        gc.set_threshold(threshold, 10, 10)
     try:
         if workload == "importing":
             return importing(engine, **params)

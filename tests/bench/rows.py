@@ -150,7 +150,15 @@ FIRST_OF_TWO = Row(
 )
 LAST = {n: Row(title=f"the last one of {count(n)}", cell=cell("reads", messages=n, how="last")) for n in (10, 10_000)}
 EACH = {n: Row(title=f"each of {count(n)}", cell=cell("reads", messages=n, how="each")) for n in (10, 1000, 10_000)}
+EACH_FLAT = {
+    n: Row(title=f"each of {count(n)} flat ones", cell=cell("reads", messages=n, how="each", flat=True))
+    for n in (1000, 10_000)
+}
 MEMORY = Row(title="a superstep, chain of 100, saver in memory", cell=cell("chain", n=100, saver="memory"))
+AGENT_IN_MEMORY, AGENT_ON_SQLITE = (
+    Row(title=f"a superstep, agent loop up to 202 messages, {where}", cell=cell("agent", turns=100, saver=saver))
+    for where, saver in (("saver in memory", "memory"), ("sync", "sqlite"))
+)
 SQLITE = {
     how: Row(title=f"a superstep, chain of 100, {how}", cell=cell("chain", n=100, saver="sqlite", durability=how))
     for how in ("sync", "async")
@@ -172,6 +180,21 @@ MANY = {
     )
     for how in ("sync", "async")
 }
+MANY_COLLECTED_LESS = Row(
+    title="1000 conversations at once, sync, `gc.set_threshold(20_000, 10, 10)`",
+    cell=cell(
+        "many",
+        engines=(OURS, PEER, LIMIT),
+        rounds=3,
+        threads=1000,
+        saver="sqlite",
+        durability="sync",
+        gc_threshold=20_000,
+    ),
+    unit="per s",
+    figure="per_s",
+    more_is_better=True,
+)
 TEN_THOUSAND = Row(
     title="10 000 conversations at once, sync",
     cell=_TEN_THOUSAND,
@@ -224,8 +247,9 @@ GROUPS = (
     ),
     Group(
         "Reading a long list",
-        "A superstep of a node that reads messages of its state: the last one, or each.",
-        (*LAST.values(), *EACH.values()),
+        "A superstep of a node that reads messages of its state: the last one, or each. A message holds a dict of metadata, except "
+        "flat ones.",
+        (*LAST.values(), *EACH.values(), *EACH_FLAT.values()),
     ),
     Group(
         "Storing",
@@ -235,11 +259,10 @@ GROUPS = (
             MEMORY,
             *SQLITE.values(),
             *PAUSES.values(),
-            Row(
-                title="a superstep, agent loop up to 202 messages, sync",
-                cell=cell("agent", turns=100, saver="sqlite"),
-            ),
+            AGENT_IN_MEMORY,
+            AGENT_ON_SQLITE,
             *MANY.values(),
+            MANY_COLLECTED_LESS,
             TEN_THOUSAND,
         ),
     ),
@@ -311,11 +334,18 @@ TARGETS: tuple[Target, ...] = (
     Within(FAN[10_000], 2),
     Within(FAN_PEAK, 1.5),
     Within(FAN_GROWN, 1.5),
-    AtMost(FIRST_CHUNK, 0.1),
-    Faster(MEMORY, 7),
+    AtMost(FIRST_CHUNK, 0.15),
+    Within(EACH_FLAT[1000], 3),
+    Within(EACH_FLAT[10_000], 4),
+    Within(EACH[1000], 7),
+    Within(EACH[10_000], 7),
+    Faster(MEMORY, 8),
     Faster(SQLITE["sync"], 2.5),
     Within(SQLITE["sync"], 1.5),
-    Faster(MANY["sync"], 15),
+    Faster(AGENT_IN_MEMORY, 6),
+    Within(AGENT_ON_SQLITE, 1.1),
+    Faster(MANY["sync"], 12),
+    Faster(MANY_COLLECTED_LESS, 15),
     AtMost(FILE[1000], 1),
     Grows(FILE[1000], FILE[100], 12),
     Faster(READ, 1),

@@ -113,6 +113,15 @@ def message(number: int, role: str = "assistant") -> dict[str, Any]:
     }
 
 
+def conversation(count: int, *, flat: bool) -> list[dict[str, Any]]:
+    """Chat messages. Flat ones have no dict of metadata: all their values are texts and numbers."""
+    messages = [message(number) for number in range(count)]
+    if flat:
+        for each in messages:
+            each |= {f"meta_{name}": value for name, value in each.pop("meta").items()}
+    return messages
+
+
 async def say(state: Any) -> dict[str, Any]:
     return {"messages": [message(len(state["messages"]))]}
 

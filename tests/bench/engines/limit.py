@@ -23,13 +23,13 @@ from ..workloads import (
     answered,
     asks,
     bump,
+    conversation,
     database,
     edit,
     ends_with_bumps,
     file_size,
     generate,
     increment,
-    message,
     postgres,
     question,
     say,
@@ -238,11 +238,11 @@ class Driver:
 
         return Case(run=run, units=turns, right=lambda result: len(result["messages"]) == 2 * turns + 2)
 
-    async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
+    async def reads(self, messages: int, how: str, flat: bool = False, supersteps: int = 20) -> Case:
         """The loop, whose node reads the one list of messages that there is: nothing isolates it. Time is taken from the node's first
         call to its last."""
         reader = MessageReader(how)
-        said = [message(number) for number in range(messages)]
+        said = conversation(messages, flat=flat)
         return await self._repeat(reader, supersteps, reader.figures, messages=said)
 
     async def fanout(self, n: int, waits: bool = False) -> Case:

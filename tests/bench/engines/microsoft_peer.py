@@ -30,11 +30,11 @@ from ..workloads import (
     agent,
     asks,
     bump,
+    conversation,
     edit,
     ends_with_bumps,
     generate,
     increment,
-    message,
     question,
     tool,
     total,
@@ -245,11 +245,11 @@ class Driver:
             right=lambda result: result == {"said": 2 * turns + 2, "asks": False},
         )
 
-    async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
+    async def reads(self, messages: int, how: str, flat: bool = False, supersteps: int = 20) -> Case:
         reader = MessageReader(how)
         start, only = executor("keep", keep), sharing("node", reader, lambda seen: seen["x"] >= supersteps)
         workflow = build(start, (start, only), (only, only))
-        given = {"messages": [message(number) for number in range(messages)], "x": 0}
+        given = {"messages": conversation(messages, flat=flat), "x": 0}
         return Case(
             run=lambda: output(workflow, given),
             units=supersteps,

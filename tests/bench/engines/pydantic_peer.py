@@ -28,11 +28,11 @@ from ..workloads import (
     agent,
     asks,
     bump,
+    conversation,
     edit,
     ends_with_bumps,
     generate,
     increment,
-    message,
     question,
     tool,
     total,
@@ -238,10 +238,10 @@ class Driver:
             right=lambda result: len(result["messages"]) == 2 * turns + 2,
         )
 
-    async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
+    async def reads(self, messages: int, how: str, flat: bool = False, supersteps: int = 20) -> Case:
         reader = MessageReader(how)
         graph = self._shared_loop({"node": (reader, lambda state: "node" if state["x"] < supersteps else None)})
-        said = [message(number) for number in range(messages)]
+        said = conversation(messages, flat=flat)
         return Case(
             run=lambda: graph.run(state={"messages": said, "x": 0}, inputs={}),
             units=supersteps,

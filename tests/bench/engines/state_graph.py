@@ -31,13 +31,13 @@ from ..workloads import (
     agent,
     asks,
     bump,
+    conversation,
     database,
     edit,
     ends_with_bumps,
     file_size,
     generate,
     increment,
-    message,
     question,
     say,
     tool,
@@ -206,10 +206,10 @@ class StateGraphDriver:
             right=lambda result: len(result["messages"]) == 2 * turns + 2,
         )
 
-    async def reads(self, messages: int, how: str, supersteps: int = 20) -> Case:
+    async def reads(self, messages: int, how: str, flat: bool = False, supersteps: int = 20) -> Case:
         reader = MessageReader(how)
         graph = self._loop(Reading, reader, lambda state: state["x"] >= supersteps)
-        given = {"messages": [message(number) for number in range(messages)], "x": 0}
+        given = {"messages": conversation(messages, flat=flat), "x": 0}
         return Case(
             run=lambda: graph.ainvoke(given, self.config()),
             units=supersteps,
