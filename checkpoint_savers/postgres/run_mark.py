@@ -1,10 +1,8 @@
 """A run's mark: the change of its rows that is stored by the statement which stores a superstep.
 
-A run's first and last transaction change its row and its thread's, too. The process that has taken the run knows these
-rows, as it has written them under the lease. So it decides without reading them, and the statement stores the superstep
-only if both rows are still what they were: their frames are compared under their locks. Each change of a thread's open
-runs changes one of the two. If another process has changed them, say by a request to cancel the run, nothing is stored,
-and the transaction that locks and reads the rows first does it (`run_transactions`).
+The decision was made by rows that this process knows (`runs.known_rows`). The statement compares their frames with the
+stored ones, under the locks of the rows. If they differ, or another transaction has a lock, nothing is stored, and the
+transaction that locks and reads the rows first does it (`run_transactions`).
 """
 
 from __future__ import annotations
@@ -12,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from ..records import Lease
-from ..runs.decisions import Changes, Found
-from ..runs.rows import RunRow, RunThreadRow
+from ..runs.known_rows import RunChange
 from .batches import table_of, values_of
 from .escaping import escape
 from .run_rows import CONTENT, RUN_CHANGES, THREAD_CHANGES, changed_run_values, content_values, thread_values
@@ -56,51 +52,6 @@ _IS_MARKED: Final = _FITS.format(all="marks", found="marked")
 _IS_THREAD_MARKED: Final = _FITS.format(all="thread_marks", found="marked_threads")
 
 
-class RowsChangedError(Exception):
-    """Another process has changed the rows of a run since this one has written them. Nothing was stored."""
-
-
-class KnownRows(NamedTuple):
-    """The rows of a thread as a transaction under a lease has left them.
-
-    Attributes:
-        epoch: of the lease.
-        thread: the thread's row.
-        open: its open runs.
-    """
-
-    epoch: int
-    thread: RunThreadRow
-    open: tuple[RunRow, ...]
-
-    @classmethod
-    def after(cls, found: Found, changes: Changes[Any], lease: Lease) -> KnownRows | None:
-        """Return what a transaction leaves; None if the thread has no row.
-
-        Args:
-            found: the rows before it.
-            changes: what it writes.
-            lease: under which it writes, or which it acquires.
-        """
-        thread = changes.thread or found.thread
-        if thread is None:
-            return None
-        rows = {run.run_id: run for run in (*found.open, *changes.runs)}
-        return cls(lease.epoch, thread, tuple([run for run in rows.values() if run.is_open]))
-
-    def found(self, run_id: str | None, now: float) -> Found:
-        """Return them for a decision.
-
-        Args:
-            run_id: the run that the decision needs.
-            now: the time, in unix seconds.
-        """
-        named = next((run for run in self.open if run.run_id == run_id), None)
-        return Found(
-            self.thread.thread_id, self.thread, tuple(sorted(self.open, key=lambda run: run.order)), named, now
-        )
-
-
 class RunMark(NamedTuple):
     """The rows of a run that a write changes.
 
@@ -113,17 +64,14 @@ class RunMark(NamedTuple):
     thread: tuple[Any, ...] | None
 
     @classmethod
-    def of(cls, found: Found, changes: Changes[Any]) -> RunMark | None:
-        """Return the mark of a change; None if it changes other rows than those of one run and its thread.
+    def of(cls, change: RunChange) -> RunMark:
+        """Return the mark of a change.
 
         Args:
-            found: the rows before.
-            changes: what is to be written.
+            change: the rows before and after.
         """
-        before, after, run = found.thread, changes.thread, found.named
-        if run is None or before is None or changes.metadata or [each.run_id for each in changes.runs] != [run.run_id]:
-            return None
-        of_run = changed_run_values(run)[-1], *changed_run_values(changes.runs[0])
+        of_run = changed_run_values(change.before)[-1], *changed_run_values(change.after)
+        before, after = change.thread_before, change.thread_after
         if after is None:
             return cls(of_run, None)
         has_content = before.values is not after.values or before.interrupts is not after.interrupts

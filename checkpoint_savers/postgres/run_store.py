@@ -15,11 +15,12 @@ from ..errors import SaverClosedError
 from ..records import Commit, Lease
 from ..runs.changes import TOPICS, ChangeSignal, Topic
 from ..runs.decisions import Changes, Found, WantedLease
+from ..runs.known_rows import KnownRows, LeasedRows, RowsChangedError, RunChange
 from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work, topics_of
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
 from .open_saver import ConnectedSaver
-from .run_mark import KnownRows, RowsChangedError, RunMark
+from .run_mark import RunMark
 from .run_searches import RunSearches
 from .run_transactions import OnQueued, RunAttempt, is_queued
 from .writing import LeasedWrite
@@ -86,7 +87,7 @@ class PostgresRuns(RunStore):
         self._clock = clock
         self._now = now
         self._number = number
-        self._known: dict[str, KnownRows] = {}  # by thread, while this process holds its lease
+        self._known = LeasedRows()
         self._acquired = acquired
         self._released = released
         self._opened = opened
@@ -109,10 +110,13 @@ class PostgresRuns(RunStore):
         is_new: bool = False,
     ) -> T:
         check_commit(lease, commit)
-        if lease is not None and commit is not None and (found := self._found(lease, run_id)) is not None:
-            changes = decide(found)
-            if await self._store_marked(found, changes, lease, commit):
-                return changes.result
+        if lease is not None and commit is not None:
+            known = self._known.pop(lease)
+            if known is not None:
+                found = known.found(run_id, self._now())
+                changes = decide(found)
+                if await self._store_marked(found, changes, lease, commit):
+                    return changes.result
         # Another thread may have the key. And a queue in the same database gets its job in the ordinary transaction.
         may_assume = is_new and idempotency_key is None and self.on_queued is None
         assumed = self._assumed(thread_id, wants) if may_assume else None
@@ -145,12 +149,6 @@ class PostgresRuns(RunStore):
         lease = None if wants is None else Lease(thread_id=thread_id, epoch=1, owner=wants.owner, newest=None)
         return Found(thread_id, None, (), None, self._now(), lease)
 
-    def _found(self, lease: Lease, run_id: str | None) -> Found | None:
-        """Return the rows of an open run and its thread as this process has left them under a lease; None if it did
-        not."""
-        known = self._known.get(lease.thread_id)
-        return None if known is None or known.epoch != lease.epoch else known.found(run_id, self._now())
-
     async def _store_marked(self, found: Found, changes: Changes[Any], lease: Lease, commit: Commit) -> bool:
         """Store a superstep and the change of its run by the superstep's own statement.
 
@@ -162,13 +160,13 @@ class PostgresRuns(RunStore):
         Returns:
             False if that cannot be, or if the rows have changed since. Nothing was stored then.
         """
-        mark = RunMark.of(found, changes)
+        change = RunChange.of(found, changes)
         # With a callback, the job of a thread that is queued is stored in the same transaction.
-        if mark is None or (self.on_queued is not None and is_queued(found.thread, changes.thread)):
+        if change is None or (self.on_queued is not None and is_queued(found.thread, changes.thread)):
             return False
         releases = commit.releases or ends_work(found, changes, lease)
         left = None if releases else KnownRows.after(found, changes, lease)
-        self._known.pop(found.thread_id, None)
+        mark = RunMark.of(change)
         write = LeasedWrite(lease, replace(commit, releases=releases), self._number, mark=mark)
         try:
             await self._opened().write(write)
@@ -188,12 +186,11 @@ class PostgresRuns(RunStore):
         Args:
             lease: the lease.
         """
-        self._known.pop(lease.thread_id, None)
+        self._known.forget(lease)
 
     def _note(self, thread_id: str, left: KnownRows | None, topics: tuple[Topic, ...]) -> None:
         """Note what a transaction has stored, and notify those who wait for it."""
-        if left is not None:
-            self._known[thread_id] = left
+        self._known.note(left)
         if topics:
             self.notify(thread_id, topics)
 

@@ -33,6 +33,7 @@ from ..owner import is_live
 from ..records import Commit, Lease
 from ..runs.changes import Topic
 from ..runs.decisions import Changes, Found, WantedLease
+from ..runs.known_rows import KnownRows
 from ..runs.port import Decide, ends_work, topics_of
 from ..runs.rows import RunRow, RunThreadRow
 from .batches import Columns, may_prepare, table_of, values_of
@@ -42,7 +43,6 @@ from .group_commit import QueuedWrite
 from .new_threads import INSERT_RUNS, IS_STORED, NewThread, statement_for
 from .outcomes import was_committed
 from .rows import Raw, owner_of, owner_text, to_checkpoint_id_or_none, where_of
-from .run_mark import KnownRows
 from .run_rows import (
     CONTENT,
     NEW_RUN,

@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 from ..errors import ThreadBusyError
 from ..metadata import read_metadata, with_defaults, write_metadata
 from ..records import Commit, EventRow, Lease, NamespaceChange, TaskRecord
+from ..runs.known_rows import RowsChangedError
 from .batches import may_prepare, table_of, values_of
 from .connections import PostgresCursor
 from .escaping import escape, escape_or_none, unescape
 from .group_commit import QueuedWrite
 from .rows import owner_of, where_of
-from .run_mark import MarkParts, RowsChangedError, RunMark
+from .run_mark import MarkParts, RunMark
 from .server_clock import SERVER_TIME, ServerClock, counter
 
 CHANNEL = "pregel_saver"

@@ -7,6 +7,7 @@ interpret.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -143,6 +144,15 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     def order(self) -> tuple[int, int]:
         """The key by which the runs of a thread are sorted: the first one is taken first."""
         return -self.request.priority, self.seq
+
+
+def in_order(runs: Sequence[RunRow]) -> tuple[RunRow, ...]:
+    """Return the runs of a thread in the order in which they are taken.
+
+    Args:
+        runs: the runs.
+    """
+    return tuple(runs) if len(runs) < 2 else tuple(sorted(runs, key=lambda run: run.order))
 
 
 def assistant_of(route: str) -> str:

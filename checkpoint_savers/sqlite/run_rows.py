@@ -6,6 +6,7 @@ too; they are compared with the frame when the row is read.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -60,6 +61,9 @@ class _StoredRequest(msgspec.Struct, frozen=True):
 _STATE: Final = tuple([name for name in RunRow.__struct_fields__ if name != "request"])
 """The fields of a run that are not of its request."""
 
+_state_of = attrgetter(*_STATE)
+_RunState = msgspec.defstruct("_RunState", _STATE)
+
 _write_json = msgspec.json.Encoder().encode
 _write_request = msgspec.msgpack.Encoder().encode
 _read_state = msgspec.json.Decoder(dict[str, Any]).decode
@@ -73,7 +77,6 @@ def bind_run(row: RunRow) -> RunColumns:
     Args:
         row: the run.
     """
-    state = {name: getattr(row, name) for name in _STATE}
     return RunColumns(
         row.run_id,
         row.seq,
@@ -83,8 +86,26 @@ def bind_run(row: RunRow) -> RunColumns:
         row.request.idempotency_key,
         row.created_at,
         write_metadata(row.request.metadata),
-        seal(_write_json(state)),
+        run_frame(row),
     )
+
+
+def run_frame(row: RunRow) -> bytes:
+    """Return the frame of a run, without its request. Equal runs have equal frames.
+
+    Args:
+        row: the run.
+    """
+    return seal(_write_json(_RunState(*_state_of(row))))
+
+
+def thread_frame(row: RunThreadRow) -> bytes:
+    """Return the frame of a thread's row, without its metadata. Equal rows have equal frames.
+
+    Args:
+        row: the row.
+    """
+    return seal(_write_json(replace(row, metadata={})))
 
 
 def bind_request(request: RunRequest) -> bytes:
@@ -114,7 +135,7 @@ def bind_thread(row: RunThreadRow) -> RunThreadColumns:
         row.wake_at,
         row.created_at,
         row.updated_at,
-        seal(_write_json(replace(row, metadata={}))),
+        thread_frame(row),
     )
 
 

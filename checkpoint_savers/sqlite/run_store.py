@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar, TypeVarTuple
 
+from msgspec.structs import replace
+
 from ..records import Commit, Lease
-from ..runs.decisions import WantedLease
-from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
+from ..runs.decisions import Changes, Found, WantedLease
+from ..runs.known_rows import KnownRows, LeasedRows, RowsChangedError, RunChange
+from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work, topics_of
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
 from . import runs, writing
+from .run_mark import RunUpdates
 from .worker import Job, Worker
 
 T = TypeVar("T")
@@ -49,6 +54,7 @@ class SqliteRuns(RunStore):
         self._released = released
         self._clock = clock
         self._refuse_newer = refuse_newer
+        self._known = LeasedRows()
         self._looked_at = float("-inf")
         self._seen: tuple[Worker, int] | None = None  # the number of `data_version`, which belongs to a connection
 
@@ -65,6 +71,13 @@ class SqliteRuns(RunStore):
         is_new: bool = False,
     ) -> T:
         check_commit(lease, commit)
+        if lease is not None and commit is not None:
+            known = self._known.pop(lease)
+            if known is not None:
+                found = known.found(run_id, self._clock())
+                changes = decide(found)
+                if await self._store_marked(known, found, changes, lease, commit):
+                    return changes.result
         columns = None if lease is None or commit is None else writing.bind_commit(lease, commit)
         asked = runs.Transaction(
             thread_id=thread_id,
@@ -84,12 +97,60 @@ class SqliteRuns(RunStore):
         finally:
             # Also if the caller was cancelled: the transaction may have been committed.
             if job.value is not None:
+                self._known.note(job.value.left)
                 if job.value.topics:
                     self.notify(thread_id, job.value.topics)
                 if lease is not None and job.value.released:
                     self._released(lease)
                 if job.value.acquired is not None:
                     self._acquired(job.value.acquired)
+
+    async def _store_marked(
+        self, known: KnownRows, found: Found, changes: Changes[Any], lease: Lease, commit: Commit
+    ) -> bool:
+        """Store a superstep and the change of its run, without reading the run's rows.
+
+        Args:
+            known: the rows, as this process has written them last.
+            found: the same, for the decision.
+            changes: what was decided by them.
+            lease, commit: as for `transact`.
+
+        Returns:
+            False if that cannot be, or if the rows have changed since. Nothing was stored then.
+        """
+        change = RunChange.of(found, changes)
+        if change is None:
+            return False
+        releases = commit.releases or ends_work(found, changes, lease)
+        updates = RunUpdates.of(change, known.frames, self._refuse_newer)
+        columns = writing.bind_commit(lease, replace(commit, releases=releases), updates.store)
+        job = Job.of_group(writing.commit, columns, size=columns.size)
+        is_stored = False
+        try:
+            await self._connection().run(job, shielded=True)
+            is_stored = True
+        except RowsChangedError:
+            return False
+        except asyncio.CancelledError:
+            is_stored = job.error is None  # the job has ended all the same
+            raise
+        finally:
+            if is_stored:
+                self._known.note(None if releases else KnownRows.after(found, changes, lease, updates.frames))
+                if topics := topics_of(changes):
+                    self.notify(found.thread_id, topics)
+                if releases:
+                    self._released(lease)
+        return True
+
+    def forget(self, lease: Lease) -> None:
+        """Forget the rows that are known under a lease which is no longer held.
+
+        Args:
+            lease: the lease.
+        """
+        self._known.forget(lease)
 
     async def get_run(self, run_id: str) -> RunRow | None:
         return await self._read(runs.get_run, run_id)

@@ -19,9 +19,10 @@ from ..metadata import read_metadata, with_defaults
 from ..records import Lease
 from ..runs.changes import Topic
 from ..runs.decisions import Changes, Found, WantedLease
+from ..runs.known_rows import KnownRows
 from ..runs.port import ActiveThread, Decide, ends_work, topics_of
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery, contains
-from ..runs.rows import RunRow, RunThreadRow
+from ..runs.rows import RunRow, RunThreadRow, in_order
 from . import writing
 from .rows import location, read_owner, validated
 from .run_rows import RunColumns, RunThreadColumns, bind_request, bind_run, bind_thread, read_run, read_thread
@@ -102,12 +103,14 @@ class Transacted(NamedTuple, Generic[T]):
         topics: what has changed.
         released: True if the lease was released.
         acquired: the lease that was acquired; None for none.
+        left: the rows under the lease that is held afterwards; None if none is.
     """
 
     result: T
     topics: tuple[Topic, ...]
     released: bool
     acquired: Lease | None
+    left: KnownRows | None
 
 
 def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
@@ -135,8 +138,9 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
     known = db.execute(_KEY, (asked.thread_id,)).fetchone()
     found = _found(db, asked, None if known is None else known[0], new)
     changes = asked.decide(found)
+    frames: dict[str, bytes] = {}
     if changes.thread is not None or changes.runs or changes.metadata:
-        _write(db, found, changes, known)
+        frames = _write(db, found, changes, known)
     # After the rows above: a thread without checkpoints that has no row there is deleted when its lease is released.
     released = False
     if asked.commit is not None:
@@ -146,9 +150,17 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
         writing.release(db, lease)
         released = True
     if new is None or wants is None or ends_work(found, changes, new):
-        return Transacted(changes.result, topics_of(changes), released, None)
-    writing.store_lease(db, new, wants.expires_at)
-    return Transacted(changes.result, topics_of(changes), released, new)
+        acquired, held = None, None if released else lease
+    else:
+        writing.store_lease(db, new, wants.expires_at)
+        acquired = held = new
+    return Transacted(
+        result=changes.result,
+        topics=topics_of(changes),
+        released=released,
+        acquired=acquired,
+        left=None if held is None else KnownRows.after(found, changes, held, frames),
+    )
 
 
 def _found(db: sqlite3.Cursor, asked: Transaction[Any], thread: int | None, lease: Lease | None) -> Found:
@@ -162,14 +174,15 @@ def _found(db: sqlite3.Cursor, asked: Transaction[Any], thread: int | None, leas
     return Found(
         thread_id=asked.thread_id,
         thread=None if row is None else read_thread(row),
-        open=tuple(sorted(runs, key=lambda run: run.order)),
+        open=in_order(runs),
         named=None if named is None else read_run(named),
         now=asked.clock(),
         lease=lease,
     )
 
 
-def _write(db: sqlite3.Cursor, found: Found, changes: Changes[Any], known: tuple[int, str] | None) -> None:
+def _write(db: sqlite3.Cursor, found: Found, changes: Changes[Any], known: tuple[int, str] | None) -> dict[str, bytes]:
+    """Write what was decided, and return the frames of the written rows as in `KnownRows`."""
     if known is None:
         db.execute(_ADD_KEY, (found.thread_id,))
         thread, metadata = writing.inserted_key(db), {}
@@ -180,15 +193,20 @@ def _write(db: sqlite3.Cursor, found: Found, changes: Changes[Any], known: tuple
     # A decision changes only runs that it has seen. Any other one is new: an INSERT refuses the id of a stored run, and
     # an upsert would replace it.
     stored = {run.run_id for run in (*found.open, found.named) if run is not None}
+    frames: dict[str, bytes] = {}
     for run in changes.runs:
         columns = bind_run(run)
+        frames[run.run_id] = columns.data
         if run.run_id in stored:
             db.execute(_CHANGE_RUN, (columns.status, columns.hidden, columns.data, columns.id))
         else:
             db.execute(_ADD_RUN, (thread, *columns))
             db.execute(_ADD_REQUEST, (writing.inserted_key(db), bind_request(run.request)))
     if changes.thread is not None:
-        db.execute(_PUT_ROW, (thread, *bind_thread(changes.thread)))
+        row = bind_thread(changes.thread)
+        frames[""] = row.data
+        db.execute(_PUT_ROW, (thread, *row))
+    return frames
 
 
 def get_run(db: sqlite3.Cursor, run_id: str) -> RunRow | None:

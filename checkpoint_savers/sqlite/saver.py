@@ -43,7 +43,7 @@ from .ids import write_id
 from .worker import ClientKind, Job
 
 if TYPE_CHECKING:
-    from ..runs.port import RunStore
+    from .run_store import SqliteRuns
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -93,7 +93,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         self._refuse_newer = partial(schema.refuse_newer, name=self.path)
         self._held_leases: dict[tuple[str, str], Lease] = {}  # by thread and run: not released yet
         self._acquiring: set[Job[Lease]] = set()  # jobs whose callers do not have their leases yet
-        self._runs: RunStore | None = None  # made when it is first asked for
+        self._runs: SqliteRuns | None = None  # made when it is first asked for
 
     @classmethod
     def from_conn_string(
@@ -144,10 +144,12 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         A run that has not ended can store nothing afterwards. Its lease is released, so that other runs need not wait
         until it expires.
         """
-        left, self._held_leases = self._held_leases, {}
+        left = tuple(self._held_leases.values())
+        for lease in left:
+            self._released(lease)
         # The acquisitions were submitted before and so have ended when these jobs run.
         begun = [Job(_release_acquired, (job,), writes=True) for job in self._acquiring]
-        await self._disconnect(*[Job(writing.release, (lease,), writes=True) for lease in left.values()], *begun)
+        await self._disconnect(*[Job(writing.release, (lease,), writes=True) for lease in left], *begun)
 
     async def acquire(self, thread_id: str, owner: Owner, *, now: float, expires_at: float) -> Lease:
         job = self._write_job(writing.acquire, (thread_id, owner, now, expires_at, self._refuse_newer))
@@ -345,7 +347,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         )
 
     @property
-    def runs(self) -> RunStore:
+    def runs(self) -> SqliteRuns:
         if self._runs is None:
             self._runs = _runs_of(self)
         return self._runs
@@ -359,6 +361,8 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
 
     def _released(self, lease: Lease) -> None:
         self._held_leases.pop((lease.thread_id, lease.owner.run_id), None)
+        if self._runs is not None:
+            self._runs.forget(lease)
 
     def _read(self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts) -> Coroutine[Any, Any, T]:
         return self._connection.run(Job(work, args, writes=False))
@@ -389,7 +393,7 @@ class SqliteSaver(SqliteClient, BaseCheckpointSaver):
         return emptied
 
 
-def _runs_of(saver: SqliteSaver) -> RunStore:
+def _runs_of(saver: SqliteSaver) -> SqliteRuns:
     from .run_store import SqliteRuns  # imported late: few programs have a service
 
     return SqliteRuns(

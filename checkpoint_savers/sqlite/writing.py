@@ -192,6 +192,8 @@ class CommitColumns(NamedTuple):
         releases: True to release the lease, too.
         events: rows of events to add.
         metadata: entries for the thread's metadata. Keys that the thread has already are not changed.
+        mark: called with the cursor after the commit's own statements. If it raises, the commit is refused. None for
+            nothing.
     """
 
     lease: Lease
@@ -203,6 +205,7 @@ class CommitColumns(NamedTuple):
     releases: bool
     events: Sequence[EventColumns]
     metadata: Mapping[str, Any]
+    mark: Callable[[sqlite3.Cursor], None] | None = None
 
     @property
     def size(self) -> int:
@@ -210,12 +213,13 @@ class CommitColumns(NamedTuple):
         return sum([len(one.frame) for part in (self.rows, self.records, self.events) for one in part])
 
 
-def bind_commit(lease: Lease, commit: Commit) -> CommitColumns:
+def bind_commit(lease: Lease, commit: Commit, mark: Callable[[sqlite3.Cursor], None] | None = None) -> CommitColumns:
     """Convert a commit to columns.
 
     Args:
         lease: the run's lease.
         commit: the commit.
+        mark: as of `CommitColumns`.
 
     Returns:
         The columns.
@@ -230,6 +234,7 @@ def bind_commit(lease: Lease, commit: Commit) -> CommitColumns:
         releases=commit.releases,
         events=tuple(map(bind_event, commit.events)),
         metadata=dict(commit.metadata),
+        mark=mark,
     )
 
 
@@ -254,6 +259,7 @@ def commit(db: sqlite3.Cursor, commits: Iterable[CommitColumns]) -> None:
     Raises:
         ThreadBusyError: with `lost=True`: a lease is no longer held, or a head is not the expected one. If there are
             several commits, the error may name another one's thread: roll back and store them one by one.
+        Exception: raised by the mark of a commit; likewise.
     """
     for has_rows, group in groupby(commits, _has_rows):
         same = list(group)
@@ -264,6 +270,8 @@ def commit(db: sqlite3.Cursor, commits: Iterable[CommitColumns]) -> None:
                 _move_heads(db, each)
             if each.clears or each.records or each.events or each.metadata or not _is_released_by_rows(each):
                 _store_rest(db, each)
+            if each.mark is not None:
+                each.mark(db)
 
 
 def _has_rows(commit: CommitColumns) -> bool:

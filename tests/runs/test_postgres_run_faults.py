@@ -94,7 +94,8 @@ async def begin(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[
 async def begin_in_a_transaction(saver: PostgresSaver, thread_id: str) -> Callable[[], Awaitable[Any]]:
     """As `begin`, but by the transaction that locks and reads the run's rows."""
     work = await begin(saver, thread_id)
-    saver.runs._known.clear()
+    for lease in saver._held_leases.values():
+        saver.runs.forget(lease)
     return work
 
 
@@ -637,7 +638,7 @@ async def test_writes_that_were_numbered_before(saver: PostgresSaver) -> None:
     lease = await taken(saver, "t")
     record = LeasedWrite(lease, Commit(rows=(), expected_head=None, expires_at=LATER + 5), saver._numbers.next)
     record.queued()
-    saver.runs._known.clear()
+    saver.runs.forget(lease)
     await saver.runs.begin(lease, "t-a", commit(row(1)))
     assert await saver._run(saver._writing.store, [record]) == [] and record.error is None
     ((thread,),) = execute(f'SELECT expires_at FROM "{saver.schema}".pregel_threads')
