@@ -204,6 +204,7 @@ class RunAttempt(QueuedWrite[T]):
         super().__init__(thread_id, 0 if commit is None else _size_of(commit))
         self.decide = decide
         self.assumed = assumed
+        self.kind = "known" if assumed is None else "new"
         self.run_id = run_id
         self.idempotency_key = idempotency_key
         self.lease = lease

@@ -2412,6 +2412,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/runs/test_postgres_run_faults.py::test_a_connection_that_breaks_at_a_new_thread",),
     ),
     Fault(
+        "new-threads-beside-others",
+        "P3, P4: a start in a new thread waits for the locks of other threads, and gets their error though it is stored",
+        "group_commit.GroupCommit._next_batch",
+        "if batch and writes[0].kind != batch[0].kind:",
+        "if False:",
+        ("tests/runs/test_postgres_run_faults.py::test_a_failure_beside_new_threads",),
+    ),
+    Fault(
         "new-threads-with-keys",
         "P4: a run with a key is stored before anything has looked for the key's first run",
         "run_store.PostgresRuns.transact",
