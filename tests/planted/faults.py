@@ -2420,6 +2420,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/runs/test_postgres_run_faults.py::test_a_failure_beside_new_threads",),
     ),
     Fault(
+        "new-threads-of-old-clocks",
+        "P16: a process that only accepts runs does not notice that the server's clock was set: its threads wait longer",
+        "run_transactions.RunTransactions._add",
+        "for (now,) in times:",
+        "for (now,) in ():",
+        ("tests/savers/test_postgres_clocks.py::test_each_start_has_the_time",),
+    ),
+    Fault(
         "new-threads-with-keys",
         "P4: a run with a key is stored before anything has looked for the key's first run",
         "run_store.PostgresRuns.transact",
