@@ -2444,6 +2444,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/savers/test_postgres_new_threads.py::test_runs_with_a_key_or_a_queue",),
     ),
     Fault(
+        "failed-starts-at-shutdowns",
+        "P9: a start whose connection broke reports that nothing was stored, because the process shuts down meanwhile",
+        "acceptance.Acceptance.store_and_take",
+        "self.refuse(error)",
+        "pass",
+        ("tests/service/test_taken_at_once.py::test_a_failure_during_a_shutdown",),
+    ),
+    Fault(
         "errors-of-dispatchers",
         "P9: a service that ends with the error of its dispatcher hides it in a group of a group",
         "worker.WorkLoop.work",
