@@ -48,6 +48,9 @@ class QueuedWrite(WorkItem[T]):
 
     __slots__ = ("retry_until", "size", "thread_id", "unsure")
 
+    kind = ""
+    """A batch has writes of one kind."""
+
     def __init__(self, thread_id: str, size: int = 0) -> None:
         super().__init__()
         self.thread_id = thread_id
@@ -132,6 +135,10 @@ class GroupCommit(Generic[W]):
                 # Two concurrent transactions must not write one thread: both would compare the head that the other one
                 # changes, and the writes' order would be lost.
                 if thread_id in self._under_way:
+                    continue
+                # Writes of two kinds are two transactions. In one batch, an error of the second would be raised to the
+                # callers of the first, which is stored, and these would wait for the second one's locks.
+                if batch and writes[0].kind != batch[0].kind:
                     continue
                 size += writes[0].size
                 if batch and size > MAX_BATCH_BYTES:

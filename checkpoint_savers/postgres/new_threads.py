@@ -18,6 +18,7 @@ from .escaping import escape
 from .rows import Raw, owner_text
 from .run_rows import CONTENT, NEW_RUN, THREAD_CHANGES, content_values, new_run_values, thread_values
 from .schema import SAVER
+from .server_clock import SERVER_TIME
 
 INSERT_RUNS: Final = """
 INSERT INTO {s}.pregel_runs (
@@ -45,6 +46,7 @@ WITH layout AS MATERIALIZED (
     FROM {{threads}} CROSS JOIN layout WHERE is_ours
 )
 {INSERT_RUNS} CROSS JOIN layout WHERE is_ours
+RETURNING {SERVER_TIME}
 """
 
 _LEASES: Final[Columns] = {
@@ -99,8 +101,8 @@ class NewThread(NamedTuple):
 def statement_for(new: Sequence[NewThread]) -> tuple[str, list[Any]]:
     """Return the statement that stores new threads, and its values.
 
-    It stores all of them, or none: it counts no rows if the layout is a later version's, and raises `UniqueViolation`
-    if a row exists already.
+    It stores all of them, and returns the server's time for each; or none: it returns no rows if the layout is a later
+    version's, and raises `UniqueViolation` if a row exists already.
 
     Args:
         new: the threads, at least one.

@@ -59,7 +59,7 @@ from .run_rows import (
     thread_values,
 )
 from .schema import SAVER
-from .server_clock import SERVER_TIME
+from .server_clock import SERVER_TIME, ServerClock, counter
 from .writing import CHANNEL, LeasedWrite, WriteStatements, notify_payload
 
 T = TypeVar("T")
@@ -204,6 +204,7 @@ class RunAttempt(QueuedWrite[T]):
         super().__init__(thread_id, 0 if commit is None else _size_of(commit))
         self.decide = decide
         self.assumed = assumed
+        self.kind = "known" if assumed is None else "new"
         self.run_id = run_id
         self.idempotency_key = idempotency_key
         self.lease = lease
@@ -292,9 +293,12 @@ class RunTransactions:
         where: how messages name the database.
         busy_timeout: seconds to wait for a lock.
         writing: stores supersteps.
+        clock: corrected by each answer.
     """
 
-    def __init__(self, schema: str, name: str, where: str, busy_timeout: float, *, writing: WriteStatements) -> None:
+    def __init__(
+        self, schema: str, name: str, where: str, busy_timeout: float, *, writing: WriteStatements, clock: ServerClock
+    ) -> None:
         self._schema = schema
         self._is_added = IS_STORED.format(s=schema).encode()
         self._frames = _FRAMES.format(s=schema).encode()
@@ -303,6 +307,7 @@ class RunTransactions:
         self._busy_timeout = busy_timeout
         self._lock_timeout = f"{max(int(busy_timeout * 1000), 1)}ms"
         self._writing = writing
+        self._clock = clock
 
     async def store(self, cursor: PostgresCursor, writes: Sequence[RunAttempt[Any]]) -> Sequence[RunAttempt[Any]]:
         """Execute a batch of calls in one transaction, without those of which an earlier attempt was committed.
@@ -382,9 +387,12 @@ class RunTransactions:
             return
         text, values = statement_for([new for _, new in todo])
         try:
-            prepare = may_prepare(len(todo))
+            prepare, sent = may_prepare(len(todo)), counter()
             await cursor.execute(text.format(s=self._schema).encode(), values, prepare=prepare, binary=True)
-            is_stored = cursor.rowcount == len(todo)
+            times, received = await cursor.fetchall(), counter()
+            for (now,) in times:
+                self._clock.update(sent, now, received)
+            is_stored = len(times) == len(todo)
         except psycopg.errors.UniqueViolation:
             if len(todo) > 1:
                 raise
@@ -517,7 +525,9 @@ class RunTransactions:
             del steps[4]
         cursor = new_client_cursor(connection)
         text = ";".join([statement for statement, _ in steps]).replace("%b", "%s").format(s=self._schema)
+        sent = counter()
         await cursor.execute(text.encode(), [value for _, values in steps for value in values])
+        received = counter()
         cursor.nextset()
         cursor.nextset()
         new = {thread_id for (thread_id,) in await cursor.fetchall()}
@@ -530,6 +540,8 @@ class RunTransactions:
             holders = await cursor.fetchall()
         cursor.nextset()
         threads = {unescape(columns[3]): columns for columns in await cursor.fetchall()}
+        for now, *_ in threads.values():
+            self._clock.update(sent, now, received)
         cursor.nextset()
         runs = [(is_open, key, run_of(tuple(columns))) for is_open, key, *columns in await cursor.fetchall()]
         return [self._found(attempt, new, holders, threads[attempt.thread_id], runs) for attempt in attempts]

@@ -362,12 +362,13 @@ class PostgresSaver(PostgresClient, BaseCheckpointSaver):
 def _connected(saver: PostgresSaver) -> ConnectedSaver:
     """Return the parts of a saver that exist while it is open, not connected yet."""
     name, source, busy_timeout = quoted(saver.schema), saver._source, saver.busy_timeout
+    clock = saver._server_clock
     return ConnectedSaver(
         source,
         saver._prepare,
-        AcquireStatement(name, source.name, saver._server_clock),
+        AcquireStatement(name, source.name, clock),
         saver._writing,
-        RunTransactions(name, saver.schema, source.name, busy_timeout, writing=saver._writing),
+        RunTransactions(name, saver.schema, source.name, busy_timeout, writing=saver._writing, clock=clock),
         direct=saver._direct,
         writers=saver._writers,
         busy_timeout=busy_timeout,

@@ -120,7 +120,16 @@ def _positive_int(config: Any, key: str) -> int | None:
     return value
 
 
-def _check_text(value: str, what: str) -> None:
+def check_text(value: str, what: str) -> None:
+    """Check that a text can be stored.
+
+    Args:
+        value: the text.
+        what: how messages name it.
+
+    Raises:
+        ConfigError: it holds half of a surrogate pair.
+    """
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -145,7 +154,7 @@ def check_thread_id(given: object) -> str:
     thread_id = id_text(given)
     if not thread_id:
         raise ConfigError("thread_id is empty")
-    _check_text(thread_id, "thread_id")
+    check_text(thread_id, "thread_id")
     return thread_id
 
 
@@ -159,9 +168,9 @@ def address_of(config: Mapping[str, Any]) -> tuple[str | None, str, CheckpointId
     if not isinstance(ns, str) or not (checkpoint_id is None or isinstance(checkpoint_id, str)):
         raise ConfigError("checkpoint_ns and checkpoint_id are strings")
     if ns:
-        _check_text(ns, "checkpoint_ns")
+        check_text(ns, "checkpoint_ns")
     if checkpoint_id:
-        _check_text(checkpoint_id, "checkpoint_id")
+        check_text(checkpoint_id, "checkpoint_id")
     return thread_id, ns, None if checkpoint_id is None else CheckpointId(checkpoint_id)
 
 
@@ -205,9 +214,9 @@ def _metadata(config: RunnableConfig) -> dict[str, Any]:
     shown: dict[str, Any] = {**own, **config.get("metadata", {})}
     run_id = _run_id(config)
     if run_id is not None:
-        _check_text(run_id, "config['run_id']")
+        check_text(run_id, "config['run_id']")
     for key, value in shown.items():
-        _check_text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
+        check_text(f"{key}: {value}" if isinstance(value, str) else str(key), "metadata or a configurable")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"metadata {key!r} is {value}, which cannot be stored")
     stored = _storable_metadata(shown)

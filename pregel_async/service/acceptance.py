@@ -61,15 +61,21 @@ class Acceptance(WorkItem[RunRow]):
         Returns:
             The run to execute; None if it waits for its time or for a worker.
         """
-        started = await runs.start_and_take(
-            self.thread_id,
-            self.request,
-            wants,
-            worker=worker,
-            metadata=self.metadata,
-            route=self.route,
-            is_new=self.is_new,
-        )
+        try:
+            started = await runs.start_and_take(
+                self.thread_id,
+                self.request,
+                wants,
+                worker=worker,
+                metadata=self.metadata,
+                route=self.route,
+                is_new=self.is_new,
+            )
+        except Exception as error:
+            # Noted here: if the worker's task is cancelled meanwhile, its cancellation takes the place of this error,
+            # which may say that the run is stored perhaps.
+            self.refuse(error)
+            raise
         self.value = started.run
         self._is_known.set()
         return started.taken

@@ -21,6 +21,7 @@ from checkpoint_savers.runs.rows import CancelAction, Multitask, RunRequest, Run
 
 from .._api.calls import check_call
 from .._api.compiled import Graph
+from .._checks.config import check_text
 from .._runtime.platform.environment import Environment, SystemEnvironment
 from ..errors import ConfigError
 from ..parts import StreamPart, ThreadPart
@@ -266,7 +267,7 @@ class RunService:
             due=0.0 if after is None else self._time(after),
             time_limit=_seconds_or_none("time_limit", time_limit),
             max_stalls=_whole_number("max_stalls", max_stalls, 1, 1_000_000),
-            idempotency_key=idempotency_key,
+            idempotency_key=_text_or_none("idempotency_key", idempotency_key),
         )
         if idempotency_key is not None:
             asked = {"graph": graph, "thread_id": named, "after": str(after), "metadata": request.metadata}
@@ -654,6 +655,15 @@ def _seconds_or_none(name: str, value: Any) -> float | None:
         return None if value is None else read_seconds(name, value)
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from error
+
+
+def _text_or_none(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} is a text, not {value!r}")
+    check_text(value, name)
+    return value
 
 
 def _json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import psycopg.rows
 import pytest
 from msgspec.structs import replace
 
-from checkpoint_savers import PostgresSaver, StorageError, StorageLockedError, ThreadBusyError
+from checkpoint_savers import PostgresSaver, StorageError, StorageFullError, StorageLockedError, ThreadBusyError
 from checkpoint_savers.conformance.runs.suite import SUCCESS, request, take_run
 from checkpoint_savers.conformance.savers.suite import LATER, cid, commit, head_of, here, row
 from checkpoint_savers.postgres import outcomes, run_transactions
@@ -443,23 +443,44 @@ async def test_new_threads_share_a_statement(saver: PostgresSaver, monkeypatch: 
     assert batches.count <= 4  # for "t2" and "same id" alone
 
 
+async def test_a_failure_beside_new_threads(saver: PostgresSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P4: the caller of a run that is stored by the statement of new threads gets the run, even if the server's disk is
+    full when the changes of other threads are to be stored, which waited at the same time."""
+    batches, execute = Batches(monkeypatch), run_transactions.RunTransactions._execute
+
+    async def failing(self: Any, connection: Connection, attempts: Any) -> None:
+        if "known" in [attempt.thread_id for attempt in attempts]:
+            raise psycopg.errors.DiskFull
+        await execute(self, connection, attempts)
+
+    monkeypatch.setattr(run_transactions.RunTransactions, "_execute", failing)
+    calls: dict[str, Callable[[], Awaitable[Any]]] = {
+        "known": lambda: saver.runs.start("known", request("a")),
+        "new": lambda: saver.runs.start("new", request("b"), is_new=True),
+    }
+    found = await batches.call_at_once(saver, calls)
+    assert isinstance(found["known"], StorageFullError) and await saver.runs.get_run("a") is None
+    assert found["new"] == await saver.runs.get_run("b")
+
+
+@pytest.mark.parametrize("are_new", [False, True], ids=["known threads", "new threads"])
 async def test_a_thread_that_is_locked_delays_no_other(
-    proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, schema: str, monkeypatch: pytest.MonkeyPatch, are_new: bool
 ) -> None:
-    """P3: a call whose thread another connection has locked waits, and the others of its batch do not."""
+    """P3: a call whose thread another connection has locked waits, and those that wait at the same time do not."""
     batches = Batches(monkeypatch)
     async with PostgresSaver.from_conn_string(proxy.url, schema=schema, busy_timeout=40) as saver:
         await saver.runs.start("t", request("t-a"))
-        await check_locked(saver, batches)
+        await check_locked(saver, batches, are_new=are_new)
 
 
-async def check_locked(saver: PostgresSaver, batches: Batches) -> None:
+async def check_locked(saver: PostgresSaver, batches: Batches, *, are_new: bool) -> None:
     with psycopg.connect(conninfo()) as holder, anyio.fail_after(30):
         schema = saver.schema
         holder.execute(f"SELECT FROM {schema}.pregel_run_threads WHERE thread_id = 't' FOR UPDATE".encode())
 
         async def unlock_after(name: str) -> None:
-            await saver.runs.start(name, request(f"{name}-a"))
+            await saver.runs.start(name, request(f"{name}-a"), is_new=are_new)
             if name == "z":
                 holder.rollback()
 

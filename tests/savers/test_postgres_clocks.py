@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from checkpoint_savers import PostgresSaver, ThreadBusyError
+from checkpoint_savers.conformance.runs.suite import request
 from checkpoint_savers.lease import UpkeepLease
 from checkpoint_savers.postgres.server_clock import ServerClock
 from pregel_async import START, StateGraph
@@ -109,6 +110,16 @@ async def test_each_answer_has_the_time(right: PostgresSaver) -> None:
         right._server_clock._offset = 0.0
         await lease.advance_epoch(2)
         assert abs(right.clock() - time.time()) < 1
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("is_new", [True, False], ids=["new thread", "known thread"])
+async def test_each_start_has_the_time(right: PostgresSaver, is_new: bool) -> None:
+    """P16: so does accepting a run, also in a process that does nothing else. By this clock it computes when the runs of
+    new threads were accepted, so which thread has waited longest, and when a run is due."""
+    right._server_clock._offset = 0.0
+    await right.runs.start(f"start {is_new}", request(f"run {is_new}"), is_new=is_new)
+    assert abs(right.clock() - time.time()) < 1
 
 
 @pytest.mark.one_loop

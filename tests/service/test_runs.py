@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -238,6 +238,9 @@ async def test_what_start_refuses(saver: BaseCheckpointSaver) -> None:
             await service.start("agent", {"number": 1}, {"callbacks": [object()]})
         with pytest.raises(ConfigError):
             await service.start("agent", {"number": 1}, priority=101)
+        for key in ("\ud800", 7):
+            with pytest.raises(ConfigError, match="idempotency_key"):
+                await service.start("agent", {"number": 1}, idempotency_key=cast("Any", key))
         with pytest.raises(EmptyInputError):
             await service.start("agent", thread_id="new")
         with pytest.raises(InvalidResumeError):

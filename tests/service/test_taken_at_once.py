@@ -293,6 +293,26 @@ async def test_a_start_during_a_shutdown(
         assert (await service.join(run.run_id)).values == {"log": ["before", "wait", "after"]}
 
 
+async def test_a_failure_during_a_shutdown(saver: BaseCheckpointSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller gets the storage's error, which may say that the run is perhaps stored, and not that it is refused."""
+    counted, failures = Counted(saver, monkeypatch), list[Exception]()
+    counted.held, counted.failure = anyio.Event(), StorageError("the connection broke")
+    async with anyio.create_task_group() as group:
+        async with ready(RunService({"agent": steps("a")}, saver, work=Worker(grace=0.0))) as service:
+
+            async def start() -> None:
+                try:
+                    await service.start("agent", {}, thread_id="t")
+                except Exception as error:
+                    failures.append(error)
+
+            group.start_soon(start)
+            await counted.waits.wait()
+            service.drain()
+            group.start_soon(_set_later, counted.held)
+    assert failures == [counted.failure]
+
+
 async def _set_later(event: anyio.Event) -> None:
     await anyio.wait_all_tasks_blocked()
     event.set()
