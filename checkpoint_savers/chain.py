@@ -119,21 +119,31 @@ class EncodedState(msgspec.Struct, gc=False):
         """
         if delta.keyframe:
             self.values, self.kinds, self.versions, self.seen, self.tips, self.spent = {}, {}, {}, {}, {}, {}
-        for channel in delta.emptied:
-            # `in` and `del` cost less than `pop`, which would be a call for each of the dicts.
-            for by_channel in (self.values, self.kinds, self.versions, self.seen):
-                if channel in by_channel:
-                    del by_channel[channel]
-        self.values |= values
         clock, versions = delta.clock, self.versions
+        for channel in delta.emptied:
+            # Written out, and `in` and `del` for `pop`: an edge's channel is emptied in each superstep.
+            if channel in self.values:
+                del self.values[channel]
+            if channel in self.kinds:
+                del self.kinds[channel]
+            if channel in versions:
+                del versions[channel]
+            if channel in self.seen:
+                del self.seen[channel]
+        self.values |= values
         for channel in values:
             versions[channel] = clock
         for channel in delta.seen:
             self.seen[channel] = {**self.seen.get(channel, {}), **delta.seen[channel]}
-        self.kinds |= delta.kinds
-        versions |= delta.versions
-        self.tips |= delta.tips
-        self.spent |= delta.spent
+        # Empty most of the time, when a comparison costs less than a merge.
+        if delta.kinds:
+            self.kinds |= delta.kinds
+        if delta.versions:
+            versions |= delta.versions
+        if delta.tips:
+            self.tips |= delta.tips
+        if delta.spent:
+            self.spent |= delta.spent
         self.ts, self.clock, self.ran = delta.ts, clock, delta.ran
 
     def delta_since(self, before: EncodedState, results: NewResults) -> Delta:
@@ -491,6 +501,8 @@ class ChainWriter:
         self._keyframe_bytes = 0
         # State and tip before the first deferred checkpoint: merged deltas are appended to these.
         self._before_deferred: tuple[EncodedState, CheckpointId | None] = (self.state, None)
+        # True once the branch's state has held an incremental value.
+        self._grows = IncrementalValue in map(type, state.values.values())
 
     @classmethod
     def start(cls, ns: str) -> ChainWriter:
@@ -544,10 +556,16 @@ class ChainWriter:
             step: the superstep's number.
             metadata: the checkpoint's metadata.
         """
-        before = self.state.values
-        stored = as_stored(delta, before) if self._base is not None else None
-        self._weigh(before, delta.values, delta.emptied)
-        self.state.apply(delta, delta.values)
+        before, values = self.state.values, delta.values
+        stored: StoredDelta | Delta | None = delta
+        if self._grows or IncrementalValue in map(type, values.values()):
+            # Otherwise the delta is stored as it is, and adds nothing to the size of a keyframe.
+            self._grows = True
+            stored = as_stored(delta, before)
+            self._weigh(before, values, delta.emptied)
+        self.state.apply(delta, values)
+        if self._base is None:
+            stored = None
         parent, self._parent, self.tip = self.tip, self.tip, checkpoint_id
         return self._row(stored, delta.results, parent, checkpoint_id, step, metadata)
 
@@ -648,6 +666,7 @@ class ChainWriter:
         else:
             self.deferred = [_merge_all(self.deferred), made]
         self.state.apply(delta, delta.values)
+        self._grows = self._grows or IncrementalValue in map(type, delta.values.values())
         self._parent, self.tip = self.tip, checkpoint_id
 
     def take_deferred(self, *, all_closed: bool = True) -> tuple[CheckpointRow, ...]:

@@ -91,28 +91,35 @@ class _StoredThread(msgspec.Struct):
 
     def commit(self, lease: Lease, commit: Commit) -> None:
         """Store a superstep under a lease that is held. All checks come before the first change."""
-        rows: dict[tuple[str, CheckpointId], TextRow] = {}
+        rows: list[TextRow] = []
         heads: dict[str, CheckpointId] = {}
-        for change in (*commit.others, commit):
-            head = (change.rows[-1].ns, change.rows[-1].checkpoint_id) if change.rows else change.head
-            if head is None:
+        for change in (*commit.others, commit) if commit.others else (commit,):
+            if change.rows:
+                last = change.rows[-1]
+                ns, tip = last.ns, last.checkpoint_id
+            elif change.head is None:
                 continue
-            if self.heads.get(head[0]) != change.expected_head or not (change.rows or head in self.rows):
+            else:
+                ns, tip = change.head
+                if (ns, tip) not in self.rows:
+                    raise _lost(lease.thread_id, self)
+            if (self.heads[ns] if ns in self.heads else None) != change.expected_head:
                 raise _lost(lease.thread_id, self)
-            heads[head[0]] = head[1]
+            heads[ns] = tip
             for row in change.rows:
-                key = row.ns, row.checkpoint_id
-                if key in rows or key in self.rows:
+                if (row.ns, row.checkpoint_id) in self.rows:
                     raise _taken(lease.thread_id, "a checkpoint with one of these ids")
-                rows[key] = text_row(row, pinned=False)
+                rows.append(text_row(row, pinned=False))
+        if rows[1:] and len({(row.ns, row.checkpoint_id) for row in rows}) < len(rows):
+            raise _taken(lease.thread_id, "a checkpoint with one of these ids")
         if commit.events:
             shown = {event.key for event in commit.events}
             if len(shown) < len(commit.events) or not self.events.keys().isdisjoint(shown):
                 raise _taken(lease.thread_id, "a row of events at one of these positions")
         if commit.metadata:
             self.set_defaults(lease.thread_id, commit.metadata)
-        for key in rows:
-            self.insert(rows[key])
+        for stored in rows:
+            self.insert(stored)
         self.heads |= heads
         for event in commit.events:
             self.add_event(event)
@@ -129,11 +136,15 @@ class _StoredThread(msgspec.Struct):
         self.metadata = write_metadata(with_defaults(read_metadata(self.metadata, f"thread {thread_id!r}"), metadata))
 
     def insert(self, row: TextRow) -> None:
-        self.rows[row.ns, row.checkpoint_id] = row
-        insort(self.chains.setdefault((row.ns, row.base_id), []), row.checkpoint_id)
-        insort(self.order, (row.checkpoint_id, row.ns))
-        if self.newest is None or row.checkpoint_id > self.newest:
-            self.newest = row.checkpoint_id
+        ns, checkpoint_id, chain = row.ns, row.checkpoint_id, (row.ns, row.base_id)
+        self.rows[ns, checkpoint_id] = row
+        if chain in self.chains:
+            insort(self.chains[chain], checkpoint_id)
+        else:
+            self.chains[chain] = [checkpoint_id]
+        insort(self.order, (checkpoint_id, ns))
+        if self.newest is None or checkpoint_id > self.newest:
+            self.newest = checkpoint_id
 
     def remove(self, ns: str, checkpoint_id: CheckpointId) -> None:
         row = self.rows.pop((ns, checkpoint_id))
@@ -394,9 +405,10 @@ class InMemorySaver(BaseCheckpointSaver):
 
     def _held(self, lease: Lease) -> _StoredThread:
         """Return the thread of a lease that is held; raise ThreadBusyError if it was lost."""
-        thread = self._threads.get(lease.thread_id)
+        thread_id = lease.thread_id
+        thread = self._threads[thread_id] if thread_id in self._threads else None
         if thread is None or thread.epoch != lease.epoch or thread.owner != lease.owner:
-            raise _lost(lease.thread_id, thread)
+            raise _lost(thread_id, thread)
         return thread
 
     def _release(self, lease: Lease) -> None:

@@ -120,6 +120,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         identity: the name in the ids of the node's tasks, and in namespaces: its own, or the name under which another
             version of the code has planned the task.
         was: the names that the node had in other versions of the code, newest first.
+        identity_repr: the repr of `identity`, of which ids of tasks are made. Computed.
         plain: the node has no retry, cache or handler, so that it has one attempt. Computed.
         function_fingerprint: distinguishes the function from others of the same name; empty until the cache is used.
     """
@@ -148,12 +149,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     spread: bool = False
     identity: str = ""
     was: tuple[str, ...] = ()
+    identity_repr: str = ""
     plain: bool = True
     function_fingerprint: bytes = b""
 
     def __post_init__(self) -> None:
         if not self.identity:
             structs.force_setattr(self, "identity", self.name)
+        structs.force_setattr(self, "identity_repr", repr(self.identity))
         structs.force_setattr(self, "plain", not self.retry and self.handler is None and self.cache is None)
 
     def cache_key(self, key_func: Callable[..., Any], value: Any) -> Any:

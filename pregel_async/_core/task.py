@@ -18,6 +18,7 @@ from .program import Node, Write
 PULL = "__pregel_pull"
 PUSH = "__pregel_push"
 PATCH = "__patched"
+_PULL_REPR: Final = repr(PULL)
 
 ROUTER_BASE: Final = 1 << 20
 """First number of the questions, calls and graph runs of a node's routers."""
@@ -42,10 +43,13 @@ def task_id(scope: str, ns: str, step: int, node: str, path: Path) -> TaskId:
         node: the node's name.
         path: the task's position.
     """
-    # No checkpoint id and no clock: both differ on a replay. repr() of a tuple of strings and numbers, because two
+    # No checkpoint id and no clock: both differ on a replay. The repr() of a tuple of strings and numbers, because two
     # different tuples never have the same repr; joined strings could.
-    key = repr((scope, ns, step, node, path)).encode("utf-8", "surrogatepass")
-    return TaskId(blake2b(key, digest_size=16).hexdigest())
+    return _hashed(f"({scope!r}, {ns!r}, {step}, {node!r}, {path!r})")
+
+
+def _hashed(position: str) -> TaskId:
+    return TaskId(blake2b(position.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest())
 
 
 class Task:
@@ -109,10 +113,13 @@ class Task:
         # Computed on first use: a superstep of many tasks would otherwise pay for a hash each.
         if self._id is None:
             scope, ns = self.scope
-            name = self.node.identity
-            # The first path is that of `path` for a triggered node, by far the most frequent kind of task.
-            is_pull = self.send < 0 and self.caller is None and self._handles is None
-            self._id = task_id(scope, ns, self.step, name, (PULL, name) if is_pull else self.path)
+            if self.send < 0 and self.caller is None and self._handles is None:
+                # A triggered node, by far the most frequent kind of task: the same text as that of `task_id`. A repr of
+                # the path would cost as much as the hash.
+                name = self.node.identity_repr
+                self._id = _hashed(f"({scope!r}, {ns!r}, {self.step}, {name}, ({_PULL_REPR}, {name}))")
+            else:
+                self._id = task_id(scope, ns, self.step, self.node.identity, self.path)
         return self._id
 
     @property

@@ -32,8 +32,8 @@ pytestmark = pytest.mark.anyio
 
 CALLS = {
     "none": {"asyncio": 117, "trio": 170},
-    "memory": {"asyncio": 181, "trio": 240},
-    "sqlite": {"asyncio": 297, "trio": 480},
+    "memory": {"asyncio": 168, "trio": 227},
+    "sqlite": {"asyncio": 285, "trio": 468},
 }
 """The most calls of Python and C functions that a superstep of one node makes in the loop's thread, by saver."""
 
@@ -42,8 +42,8 @@ FIRST = {"asyncio": 370, "trio": 720}
 
 RUN = {
     "none": {"asyncio": 315, "trio": 370},
-    "memory": {"asyncio": 585, "trio": 1220},
-    "sqlite": {"asyncio": 940, "trio": 2050},
+    "memory": {"asyncio": 562, "trio": 1197},
+    "sqlite": {"asyncio": 918, "trio": 2050},
 }
 """The most such calls of a whole run of one node, by saver."""
 

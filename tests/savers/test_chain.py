@@ -101,6 +101,22 @@ def test_the_length_of_a_chain_is_bounded() -> None:
         assert sum(len(reader.rows[each].frame) for each in reader.path(cid(at))) < 2 * (len(LARGE) + SMALL)
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+@pytest.mark.parametrize("values", [{"messages": b"\xc0"}, {}], ids=["replaced", "emptied"])
+def test_a_keyframe_follows_when_a_long_list_has_gone(values: dict[str, Any], is_resumed: bool) -> None:
+    """P10: a state that has become small is no longer read with its former size."""
+    rows, _ = thread_of(20)
+    chain = ChainWriter.resume(ChainReader("t", "", read_for(rows, 19)), cid(19))
+    if not is_resumed:
+        chain = ChainWriter.start("")
+        chain.append(
+            delta_of(20, {"messages": encoded([message(0)] * 20)}), checkpoint_id=cid(19), step=19, metadata={}
+        )
+    gone = delta_of(21, values, emptied=() if values else ("messages",))
+    row = chain.append(gone, checkpoint_id=cid(20), step=20, metadata={})
+    assert row.base_id == row.checkpoint_id
+
+
 def test_a_chain_gives_its_state() -> None:
     """P10: for each row of a chain, the state has the values of that row's superstep."""
     rows = chain_of(600)

@@ -278,3 +278,16 @@ async def test_one_checkpoint_is_listed(saver: BaseCheckpointSaver) -> None:
     assert await listed({"checkpoint_id": cid(4).replace("7000", "7001")}, limit=5) == []
     for number, found in ((4, []), (5, both), (9, both)):
         assert await listed({"checkpoint_id": cid(4)}, before={"configurable": {"checkpoint_id": cid(number)}}) == found
+
+
+@pytest.mark.one_loop
+async def test_a_commit_that_has_an_id_twice() -> None:
+    """P3: a commit is refused and changes nothing if a checkpoint of it is stored, or if it has one twice."""
+    saver = InMemorySaver()
+    lease = await take(saver)
+    await saver.commit(lease, commit(row(1)))
+    before = await everything(saver)
+    for rows in ((row(2, 1), row(1)), (row(2, 1), row(2, 1))):
+        with pytest.raises(StorageError, match="one of these ids"):
+            await saver.commit(lease, commit(*rows, head=1))
+        assert await everything(saver) == before

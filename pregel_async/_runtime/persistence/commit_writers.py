@@ -137,7 +137,9 @@ class CommitWriter:
         """
         # Returns the awaitable instead of awaiting it: each coroutine that a waiting run holds is one more object for
         # the collector to traverse in every superstep.
-        return self.store_queued(releases=ends and not self.outer)
+        if self.outer:
+            return self._store_after_outer((), ())
+        return self.lease.commit(self._build_commit(releases=ends), self._mark_stored, self.explain)
 
     async def record(self, record: TaskRecord, on_stored: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
         """Store the record of a task while its siblings run. Results that come during a transaction share the next.
@@ -180,14 +182,14 @@ class CommitWriter:
         if self.has_queued:
             await self.store_queued(releases=self.ns == "")
 
-    async def store_queued(
+    def store_queued(
         self,
         records: Sequence[TaskRecord] = (),
         events: Sequence[EventRow] = (),
         *,
         releases: bool = False,
-    ) -> None:
-        """Store these records and events with everything queued, in one transaction.
+    ) -> Awaitable[None]:
+        """Store these records and events with everything queued, in one transaction. Await the result at once.
 
         What is queued stays queued if the transaction fails.
 
@@ -197,10 +199,14 @@ class CommitWriter:
             releases: release the lease in the same transaction.
         """
         if self.outer:
-            await self._flush_outer_checkpoints()
-        await self._store(self._build_commit(records, events, releases=releases), events)
+            return self._store_after_outer(records, events)
+        return self._store(self._build_commit(records, events, releases=releases), events)
 
-    async def _store(self, commit: Commit, events: Sequence[EventRow] = ()) -> None:
+    async def _store_after_outer(self, records: Sequence[TaskRecord], events: Sequence[EventRow]) -> None:
+        await self._flush_outer_checkpoints()
+        await self._store(self._build_commit(records, events), events)
+
+    def _store(self, commit: Commit, events: Sequence[EventRow] = ()) -> Awaitable[None]:
         """Store a transaction.
 
         Args:
@@ -208,11 +214,7 @@ class CommitWriter:
             events: those of its events that were never queued; they are its last.
         """
         stored = partial(self._mark_stored, more_events=len(events)) if events else self._mark_stored
-        try:
-            await self.lease.commit(commit, stored)
-        except CheckpointError as error:
-            self.explain(error, commit)
-            raise
+        return self.lease.commit(commit, stored, self.explain)
 
     def _build_commit(
         self,
@@ -255,15 +257,17 @@ class CommitWriter:
                 if self._staged.get(key) is record:
                     del self._staged[key]
         self.moves_head = False
-        lease.visited.add(self.ns)
+        if self.ns not in lease.visited:
+            lease.visited.add(self.ns)
         if rows:
-            self._rows = self._rows[len(rows) :]
-            self.head = self.stored = tip = rows[-1].checkpoint_id
-            self.stored_step = rows[-1].step
+            last = rows[-1]
+            self._rows = () if self._rows is rows else self._rows[len(rows) :]
+            self.head = self.stored = last.checkpoint_id
+            self.stored_step = last.step
             for listener in self.listeners:
-                listener(self.stored_step)
+                listener(last.step)
             if self.keeps_state:
-                lease.move_tip(self.ns, tip)
+                lease.move_tip(self.ns, last.checkpoint_id)
         elif commit.head:
             _, self.head = commit.head
             if self.keeps_state:

@@ -164,12 +164,15 @@ class Encoder:
         self._recorded = ()
         seen: dict[str, dict[str, int]] = {}
         results: dict[str, tuple[tuple[str, bytes | ListSlice | None], ...]] = {}
+        all_seen = board.seen
         for task, outcome in zip(ran, outcomes, strict=True):
             node = task.node
             for trigger in node.triggers if task.send < 0 else ():
+                if trigger not in all_seen:  # the run of the node has consumed it
+                    continue
                 name = node.identity
-                if trigger in board.seen and name in board.seen[trigger] and board.channels[trigger].tracked:
-                    seen.setdefault(trigger, {})[name] = board.seen[trigger][name]
+                if name in all_seen[trigger] and board.channels[trigger].tracked:
+                    seen.setdefault(trigger, {})[name] = all_seen[trigger][name]
             if isinstance(outcome, Finished) and not node.hidden:
                 acting = outcome.handler_task or task
                 if not recorded or not recorded.get(acting.id, NOT_RECORDED).finished:
@@ -204,49 +207,45 @@ class Encoder:
         kinds: dict[str, str] = {}
         emptied: list[str] = []
         versions: dict[str, int] = {}
-        untracked, shown, last, clock = self._program.untracked, board.values, self._last, board.clock
-        known_kinds = self._program.stored_kinds
+        program, last, clock = self._program, self._last, board.clock
+        channels, stamps, shown, known_kinds = board.channels, board.versions, board.values, program.stored_kinds
+        held, held_kinds = before.values, before.kinds
         for name in board.changed:
-            if name not in board.channels:  # the graph does not have it any more
-                if name in before.values:
-                    emptied.append(name)
-                continue
-            channel = board.channels[name]
-            if not channel.tracked:
-                continue
-            version = board.versions[name] if name in board.versions else None
-            is_plain = type(channel) is LastValue
-            if version is None:
-                stored: Any = MISSING
-            elif is_plain and name in shown:
-                stored = shown[name]
-            else:
-                stored = self._storable_value(name, channel) if untracked else channel.checkpoint()
-            if stored is MISSING:
-                if name in last:
-                    del last[name]  # otherwise a send of the next superstep could refer to the removed value
-                if name in before.values:
-                    emptied.append(name)
-                continue
-            if version is not None and version != clock:
-                versions[name] = version
-            if name == SENDS:
-                values[name] = b""  # encoded below
-            elif name in last or type(stored) not in SCALARS:
-                values[name] = self._value(name, stored, appended)
-            elif stored is None:
-                values[name] = _NIL  # the value of an edge's channel
-            else:
-                data = self.codec.encode(stored, channel=name)
-                values[name] = data if len(data) < MIN_INCREMENTAL else as_incremental(data)
-            if is_plain:
-                kind = LastValue.kind if type(stored) is channel.typ else kind_of(channel, stored)
-            elif name in known_kinds:
-                kind = known_kinds[name]
-            else:
-                kind = known_kinds[name] = kind_of(channel)
-            if name not in before.kinds or before.kinds[name] != kind:
-                kinds[name] = kind
+            if name in stamps and name in channels:
+                channel = channels[name]
+                if not channel.tracked:
+                    continue
+                is_plain = type(channel) is LastValue
+                if is_plain and name in shown:
+                    stored = shown[name]
+                else:
+                    stored = self._storable_value(name, channel) if program.untracked else channel.checkpoint()
+                if stored is not MISSING:
+                    if stamps[name] != clock:
+                        versions[name] = stamps[name]
+                    if stored is None and name not in last:
+                        values[name] = _NIL  # the value of an edge's channel
+                    elif name == SENDS:
+                        values[name] = b""  # encoded below
+                    elif name in last or type(stored) not in SCALARS:
+                        values[name] = self._value(name, stored, appended)
+                    else:
+                        data = self.codec.encode(stored, channel=name)
+                        values[name] = data if len(data) < MIN_INCREMENTAL else as_incremental(data)
+                    if is_plain:
+                        kind = LastValue.kind if type(stored) is channel.typ else kind_of(channel, stored)
+                    elif name in known_kinds:
+                        kind = known_kinds[name]
+                    else:
+                        kind = known_kinds[name] = kind_of(channel)
+                    if name not in held_kinds or held_kinds[name] != kind:
+                        kinds[name] = kind
+                    continue
+            # Nothing of it is to be stored any more: it is empty, or the graph does not have it any more.
+            if name in held and (name not in channels or channels[name].tracked):
+                emptied.append(name)
+            if name in last:
+                del last[name]  # otherwise a send of the next superstep could refer to the removed value
         # Pending sends come last, because they refer to the encoded values of the other channels.
         if SENDS in values:
             values[SENDS] = self._pending(board, board.channels[SENDS].checkpoint())

@@ -37,6 +37,10 @@ def _ignore(commit: Commit) -> None:
     """The default `stored` callback of `ThreadLease.commit`."""
 
 
+def _explain_nothing(error: CheckpointError, commit: Commit) -> None:
+    """The default `explain` callback of `ThreadLease.commit`."""
+
+
 def _scope_in_node(lease: Lease) -> str:
     """Return the scope of task ids for a thread that code of a node begins.
 
@@ -108,6 +112,7 @@ class ThreadLease:
         self.kept_graphs: dict[str, tuple[tuple[str | None, str], bool]] = {}
         self.event_listeners: tuple[Callable[[Sequence[EventRow]], None], ...] = ()
         self.loop = loop()
+        self._clock = _clock_of(saver, environment)
         self._started: tuple[ShieldedWork, ...] = ()
 
     @classmethod
@@ -267,7 +272,12 @@ class ThreadLease:
 
         return self._wait_for(BegunCommit(self.loop, begin, end))
 
-    async def commit(self, commit: Commit, stored: Callable[[Commit], None] = _ignore) -> None:
+    async def commit(
+        self,
+        commit: Commit,
+        stored: Callable[[Commit], None] = _ignore,
+        explain: Callable[[CheckpointError, Commit], None] = _explain_nothing,
+    ) -> None:
         """Store a transaction. If an earlier one of the run has failed, raise its error instead.
 
         A transaction that has begun is finished even if the run is cancelled.
@@ -275,16 +285,19 @@ class ThreadLease:
         Args:
             commit: the transaction.
             stored: called when the transaction is stored.
+            explain: called with the error if the transaction is not stored, to add what the error does not say.
         """
-        if self.failures:
-            raise self.failures[0]
-        if self.metadata:
-            commit, self.metadata = replace(commit, metadata=self.metadata), {}
         try:
+            if self.failures:
+                raise self.failures[0]
+            if self.metadata:
+                commit, self.metadata = replace(commit, metadata=self.metadata), {}
             await (self.saver.commit if self.saver.commit_is_shielded else self._shielded_commit)(self.token, commit)
         except BaseException as error:
             if not is_done(error):
                 self.fail(error)
+                if isinstance(error, CheckpointError):
+                    explain(error, commit)
                 raise
             # A native cancellation arrived, and the transaction is stored all the same. Without the callback the next
             # transaction would expect a head that is not the head any more.
@@ -317,7 +330,7 @@ class ThreadLease:
 
     def expiry(self) -> float:
         """Return the time at which a lease renewed now lapses, in unix seconds."""
-        return _time(self.saver, self.environment) + self.duration
+        return self._clock() + self.duration
 
 
 _TICK_MASK = (1 << 60) - 1  # the bits of `_ticks`: 48 of milliseconds, 12 of their fraction
@@ -338,6 +351,8 @@ class CheckpointIds:
 
     def __init__(self, environment: Environment, after: CheckpointId | None) -> None:
         self._ticks = -1 if after is None else _ticks_of(after)  # 1/4096 ms, of the last id
+        # The format of the ids of one millisecond, because a run often makes several in one.
+        self._ms, self._form = -1, ""
         # Random bits once per owner instead of once per id: ids of one owner differ in their ticks, and ids of two
         # owners of a thread in these bits.
         tail = f"{0b10 << 62 | environment.entropy():016x}"
@@ -354,9 +369,15 @@ class CheckpointIds:
         Args:
             now: unix seconds.
         """
-        ticks = self._ticks = max(int(now * 4_096_000), self._ticks + 1) & _TICK_MASK
-        text = f"{ticks:015x}"
-        return CheckpointId(f"{text[:8]}-{text[8:12]}-7{text[12:]}{self._tail}")
+        ticks = int(now * 4_096_000)
+        if ticks <= self._ticks:
+            ticks = self._ticks + 1
+        self._ticks = ticks = ticks & _TICK_MASK
+        ms = ticks >> 12
+        if ms != self._ms:
+            text = f"{ms:012x}"
+            self._ms, self._form = ms, f"{text[:8]}-{text[8:]}-7%03x{self._tail}"
+        return CheckpointId(self._form % (ticks & 0xFFF))
 
 
 def _ticks_of(checkpoint_id: CheckpointId) -> int:
@@ -416,14 +437,14 @@ async def _acquire_or_pause(
     return taken
 
 
-def _time(saver: BaseCheckpointSaver, environment: Environment) -> float:
-    """Return the time by which a lease is timed, in unix seconds."""
+def _clock_of(saver: BaseCheckpointSaver, environment: Environment) -> Callable[[], float]:
+    """Return the clock by which a lease is timed, in unix seconds."""
     # By the saver's clock, which is the same for all machines that share a database: theirs may differ by minutes. An
     # environment that has a clock of its own, as in a simulation, decides when leases lapse.
     clock: object = type(environment).now
-    return saver.clock() if clock is SystemEnvironment.now else environment.now()
+    return saver.clock if clock is SystemEnvironment.now else environment.now
 
 
 async def _acquire_once(saver: BaseCheckpointSaver, environment: Environment, thread_id: str, owner: Owner) -> Lease:
-    now = _time(saver, environment)
+    now = _clock_of(saver, environment)()
     return await acquire(saver, thread_id, owner, now=now, expires_at=now + saver.lease_seconds)

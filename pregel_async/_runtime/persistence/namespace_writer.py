@@ -169,8 +169,10 @@ class NamespaceWriter(LoadedNamespace):
 
     @cached_property
     def _origin(self) -> dict[str, Any]:
-        """The entries of the call site and of the graph's version for the metadata of each checkpoint."""
-        return {**self.site.metadata, **self.own_version}
+        """The entries of the call site, the graph's version and the lease for the metadata of each checkpoint."""
+        lease = self.lease
+        made_in = {} if lease.scope == lease.token.thread_id else {MADE_IN: lease.scope}
+        return {**self.site.metadata, **self.own_version, **made_in}
 
     @cached_property
     def _outcomes(self) -> OutcomeRecords:
@@ -291,21 +293,19 @@ class NamespaceWriter(LoadedNamespace):
         if lease.moved_tips and not self.outer:
             delta.tips.update(lease.moved_tips)
             lease.moved_tips = {}
-        if self.counter.unrecorded or state.spent or lease.spent_in_subgraphs or records.results:
+        if records.results or self.counter.unrecorded or state.spent or lease.spent_in_subgraphs:
             delta.spent.update(self.counter.close_superstep(anew=source == "input" and bool(self.outer)))
-        if records.results:
-            if self.program.warned:
-                records.keep_unknown(ran, outcomes, delta)
-            if source == "loop" or closes:
-                over, asked = records.failures(ran, outcomes)
-                writer.clear(over)
-                for record in asked:
-                    writer.stage(record)
-            records.close()
+            if records.results:
+                if self.program.warned:
+                    records.keep_unknown(ran, outcomes, delta)
+                if source == "loop" or closes:
+                    over, asked = records.failures(ran, outcomes)
+                    writer.clear(over)
+                    for record in asked:
+                        writer.stage(record)
+                records.close()
         self.branches, self.scope, self.step = False, lease.scope, step
         metadata = {**self.metadata, "source": source, "step": step, **self._origin}
-        if lease.scope != lease.token.thread_id:
-            metadata[MADE_IN] = lease.scope
         row = writer.add(delta, step, metadata)
         if on_row is not None:
             on_row(row)
