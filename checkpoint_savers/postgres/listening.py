@@ -28,6 +28,9 @@ from .writing import CHANNEL
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect: the first pause, and the longest."""
 
+LISTEN_TIMEOUT = 5.0
+"""Seconds for which the statement LISTEN may delay the end of a saver that is being closed."""
+
 ANNOUNCE_EVERY = 0.02
 """Seconds between two announcements of changed runs by one process."""
 
@@ -134,7 +137,10 @@ class Listener:
             while True:
                 try:
                     async with await self._source.connect(self._conninfo) as connection:
-                        await connection.execute(f"LISTEN {CHANNEL}".encode())
+                        # Closing waits for this statement: to cancel it takes another request to the server, which
+                        # takes as long, and psycopg logs a warning.
+                        with anyio.move_on_after(LISTEN_TIMEOUT, shield=True):
+                            await connection.execute(f"LISTEN {CHANNEL}".encode())
                         pause = FIRST_PAUSE
                         self._own.clear()
                         self._notify(None)  # wake all: notifications sent before LISTEN are lost

@@ -366,6 +366,7 @@ def end(found: Found, outcome: RunOutcome, *, epoch: int) -> Changes[bool]:
         ended,
         error=outcome.error,
         begun=run.begun or bool(outcome.first_event),
+        stalls=0 if outcome.status == "success" else run.stalls,  # its only transaction may be the one that ends it
         first_event=run.first_event or outcome.first_event,
         last_event=outcome.last_event,
     )

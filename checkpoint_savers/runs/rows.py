@@ -31,7 +31,8 @@ OPEN: Final = frozenset[RunStatus](("pending", "running"))
 
 ThreadStatus: TypeAlias = Literal["idle", "busy", "interrupted", "error"]
 """`busy` while a run of the thread is open. Otherwise how the last one left the thread: `interrupted` if nodes are
-still to run (a question, a breakpoint, a cancelled run), `error` after a failure or a timeout, and `idle`."""
+still to run (a question, a breakpoint, a cancelled run), `error` after a failure or a timeout, and `idle`. A run whose
+input or answer was refused leaves the thread as it was."""
 
 Activation: TypeAlias = Literal["none", "queued", "active"]
 """Whether a worker is to work on a thread (`queued`), does so (`active`), or need not."""

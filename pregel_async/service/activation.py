@@ -37,7 +37,7 @@ from .._runtime.observing.error_text import described, shorten_traceback
 from .._runtime.platform.environment import Environment
 from .._runtime.streaming.event_rows import run_row
 from .._runtime.streaming.stream import GraphStream
-from ..errors import GraphDrained
+from ..errors import GraphDrained, InvalidAnswerError
 from ..runtime import RunControl
 from .acceptance import Acceptance
 from .breakpoints import is_at_breakpoint
@@ -245,6 +245,7 @@ class Activation:
         graph = self._tools.graphs[row.request.assistant]
         status: RunStatus | None = "cancelled"
         error: RunError | None = None
+        was_refused = False
         refusal = decisions.refusal(row, self._tools.saver.clock())
         if row.cancel is None and refusal is not None:
             status, error = refusal
@@ -256,8 +257,12 @@ class Activation:
                 if is_lost and not self._has_ended:
                     raise
                 status, error = "error", error_of(failure, tracebacks=self._tools.tracebacks)
+                was_refused = isinstance(failure, InvalidAnswerError) or not self._has_begun(row)
                 if self._has_ended:
                     log.exception("run %s of thread %r raised after its end was stored", row.run_id, row.thread_id)
+                else:
+                    failed = f"{error.type}: {error.message}"
+                    log.warning("run %s of thread %r has failed: %s", row.run_id, row.thread_id, failed)
             except anyio.get_cancelled_exc_class():
                 # The worker is being stopped, and its grace is over.
                 if not self._has_ended:
@@ -270,7 +275,11 @@ class Activation:
             if status is None:
                 await self._give_back(lease, row)
             else:
-                await self._end(lease, row, status, error)
+                await self._end(lease, row, status, error, was_refused=was_refused)
+
+    def _has_begun(self, row: RunRow) -> bool:
+        """Return True if this attempt or an earlier one has stored anything of a run in its thread."""
+        return row.begun or (self._marks is not None and self._marks.has_begun)
 
     async def _status(self, lease: Lease, row: RunRow, graph: Graph[Any, Any]) -> RunStatus | None:
         """Run the graph. Return the run's final status; None if the worker drains and work is left.
@@ -315,17 +324,19 @@ class Activation:
         state = await graph.aget_state({"configurable": {"thread_id": row.thread_id}})
         return len(state.next) > len([task for task in state.tasks if task.interrupts])
 
-    async def _end(self, lease: Lease, row: RunRow, status: RunStatus, error: RunError | None) -> None:
+    async def _end(
+        self, lease: Lease, row: RunRow, status: RunStatus, error: RunError | None, *, was_refused: bool
+    ) -> None:
         """Store how a run ended, and release the lease."""
         tools = self._tools
-        outcome = await self._outcome(lease, row, status, error)
+        outcome = await self._outcome(lease, row, status, error, was_refused=was_refused)
         if await tools.runs.end(lease, row.run_id, outcome):
             return
         # A rollback was asked for, as the transaction has found. That request remains.
         change = await without_runs(tools.saver, row.thread_id, (row.run_id,))
         if change is not None:
             await tools.saver.rewrite(lease, change)
-        outcome = await self._outcome(lease, row, status, error)
+        outcome = await self._outcome(lease, row, status, error, was_refused=False)
         await tools.runs.end(lease, row.run_id, replace(outcome, rolled_back=True))
 
     async def _give_back(self, lease: Lease, row: RunRow) -> None:
@@ -336,13 +347,15 @@ class Activation:
         route = await route_of(name, self._tools.graphs[name], row.thread_id)
         await self._tools.runs.give_back(lease, row.run_id, last_event=after_all(at, lease), route=route)
 
-    async def _outcome(self, lease: Lease, row: RunRow, status: RunStatus, error: RunError | None) -> RunOutcome:
+    async def _outcome(
+        self, lease: Lease, row: RunRow, status: RunStatus, error: RunError | None, *, was_refused: bool
+    ) -> RunOutcome:
         """Return how a run ended, and how it left its thread."""
         graph = self._tools.graphs[row.request.assistant]
         try:
             state = await graph.aget_state({"configurable": {"thread_id": row.thread_id}})
             route = await route_of(row.request.assistant, graph, row.thread_id)
-            return outcome_of(state, status, lease, error, route=route)
+            return outcome_of(state, status, lease, error, was_refused=was_refused, route=route)
         except StorageError:
             raise
         except Exception as failure:  # the stored state does not fit the graph's code

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,13 +13,12 @@ from checkpoint_savers.runs.rows import RunError, RunStatus, ThreadStatus
 from .._api.json_encoder import JsonEncoder
 from .._runtime.streaming.event_recorder import MAX_POSITION
 from .._runtime.streaming.parts import Cursor
-from ..types import StateSnapshot
+from ..types import Interrupt, StateSnapshot
 
 MAX_SUMMARY = 16 * 1024
 """Bytes of JSON that a thread's row holds of its state. Keys whose values do not fit are left out."""
 
-_REST: Mapping[RunStatus, ThreadStatus] = {"error": "error", "timeout": "error"}
-"""The statuses of runs after which a thread's status does not depend on what is left to run."""
+_FAILED: Final = frozenset[RunStatus](("error", "timeout"))
 
 _JSON = JsonEncoder()
 
@@ -31,6 +29,7 @@ def outcome_of(
     lease: Lease,
     error: RunError | None = None,
     *,
+    was_refused: bool = False,
     first_event: str = "",
     route: str = "",
 ) -> RunOutcome:
@@ -41,12 +40,16 @@ def outcome_of(
         status: the run's final status.
         lease: the lease under which it ran.
         error: why it failed; None if it did not.
+        was_refused: it has failed and left the thread as it was: its input or its answer was refused, say.
         first_event, route: see `RunOutcome`.
     """
+    rest: ThreadStatus = "interrupted" if state.next else "idle"
+    if status in _FAILED and not (was_refused and state.metadata is not None):
+        rest = "error"
     at = state.config.get("configurable", {}).get("checkpoint_id", "")
     return RunOutcome(
         status=status,
-        rest=_REST.get(status, "interrupted" if state.next else "idle"),
+        rest=rest,
         error=error,
         values=_summary(state),
         interrupts=_questions(state),
@@ -80,5 +83,10 @@ def _summary(state: StateSnapshot[Any]) -> dict[str, Any]:
 
 def _questions(state: StateSnapshot[Any]) -> dict[str, Any]:
     """Return the open questions as JSON values, by task id."""
-    asked = {task.id: [{"id": each.id, "value": each.value} for each in task.interrupts] for task in state.tasks}
-    return {task_id: msgspec.json.decode(_JSON(questions)) for task_id, questions in asked.items() if questions}
+    asked = {task.id: [_question(each) for each in task.interrupts] for task in state.tasks if task.interrupts}
+    return {task_id: msgspec.json.decode(_JSON(questions)) for task_id, questions in asked.items()}
+
+
+def _question(asked: Interrupt) -> dict[str, Any]:
+    schema = {} if asked.response_schema is None else {"response_schema": asked.response_schema}
+    return {"id": asked.id, "value": asked.value, **schema}

@@ -17,7 +17,7 @@ from checkpoint_savers.children import start_soon
 from checkpoint_savers.durations import read_seconds
 from checkpoint_savers.errors import RunNotFoundError, ThreadNotFoundError
 from checkpoint_savers.runs.queries import Page, RunQuery, ThreadQuery
-from checkpoint_savers.runs.rows import CancelAction, Multitask, RunRequest, RunStatus, ThreadStatus
+from checkpoint_savers.runs.rows import CancelAction, Multitask, RunRequest, RunRow, RunStatus, ThreadStatus
 
 from .._api.calls import check_call
 from .._api.compiled import Graph
@@ -297,8 +297,7 @@ class RunService:
             TimeoutError: the time is over. The run continues.
         """
         opened = self._require_open()
-        with anyio.fail_after(timeout):
-            run = Run.from_row(await opened.watcher.until(run_id, lambda row: not row.is_open))
+        run = Run.from_row(await _ended(opened, run_id, timeout, "Join it again, or follow it."))
         graph = opened.graphs.get(run.graph)
         if graph is None:
             return RunResult(run=run, values=None, interrupts=())
@@ -331,11 +330,10 @@ class RunService:
         opened.look_for_cancellations()
         if not row.is_open or wait is False:
             return Run.from_row(row)
-        with anyio.fail_after(None if wait is True else wait):
-            try:
-                row = await opened.watcher.until(run_id, lambda row: not row.is_open)
-            except RunNotFoundError:  # it was rolled back, and is hidden
-                row = await opened.runs.get_run(run_id) or row
+        try:
+            row = await _ended(opened, run_id, None if wait is True else wait, "The request to cancel it remains.")
+        except RunNotFoundError:  # it was rolled back, and is hidden
+            row = await opened.runs.get_run(run_id) or row
         return Run.from_row(row)
 
     async def retry(self, run_id: str) -> Run:
@@ -618,6 +616,13 @@ async def _working(loop: WorkLoop) -> AsyncGenerator[None, None]:
             yield
         finally:
             loop.drain("shutdown")
+
+
+async def _ended(opened: OpenService, run_id: str, seconds: float | None, hint: str) -> RunRow:
+    """Return the row of a run that has ended. Raises `TimeoutError` after so many seconds."""
+    with anyio.move_on_after(seconds):
+        return await opened.watcher.until(run_id, lambda row: not row.is_open)
+    raise TimeoutError(f"run {run_id!r} has not ended after {seconds} seconds. {hint}")
 
 
 async def _state_after(graph: Graph[Any, Any], run: Run) -> StateSnapshot[Any] | None:

@@ -25,7 +25,7 @@ TITLE: Final = "## Services"
 ABOUT: Final = """\
 [Background runs](service.md): the client, the workers and PostgreSQL on one machine. Throughput and latencies are of a graph of four
 supersteps without work of their own, whose events are stored, in 20 slots; workers of the other rows are processes of their own. Searches are among a million runs
-and threads in PostgreSQL, after VACUUM. This measures and writes this section alone, in less than six minutes, on a machine that does nothing else:
+and threads in PostgreSQL, after VACUUM. A run's mark is the change of the run's row, which is stored with its first superstep. This measures and writes this section alone, in less than six minutes, on a machine that does nothing else:
 
 ```sh
 nox -s bench -- --service

@@ -14,10 +14,11 @@ import pytest
 
 from checkpoint_savers import PostgresSaver, SaverClosedError
 from checkpoint_savers.conformance.savers.suite import LATER, commit, elsewhere, event, in_threads, record, row, take
+from checkpoint_savers.postgres import listening
 from checkpoint_savers.records import Lease
 from pregel_async import START, StateGraph
 from pregel_async._runtime.platform.environment import SystemEnvironment
-from tests.helpers.postgres_tools import Proxy, empty, made_schema, unsynced
+from tests.helpers.postgres_tools import Proxy, empty, execute, made_schema, unsynced
 
 pytestmark = pytest.mark.anyio
 
@@ -270,3 +271,17 @@ async def test_a_waiting_run_is_cancelled(saver: PostgresSaver, other: PostgresS
                 await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()
         await other.release(await take(other, "t", "run-last"))
+
+
+async def test_closing_while_listen_is_executed(
+    schema: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P7: a saver that is closed right after it was opened waits for the statement, and logs nothing."""
+    slow = f"LISTEN_{schema}"
+    monkeypatch.setattr(listening, "CHANNEL", f'"{slow}"; SELECT pg_sleep(0.3)')
+    executing = "SELECT 1 FROM pg_stat_activity WHERE state = 'active' AND query LIKE %s AND pid <> pg_backend_pid()"
+    async with PostgresSaver(unsynced(), schema=schema, listen=True) as saver:
+        with saver.runs.watch("t"), anyio.fail_after(30):
+            while not execute(executing, f'LISTEN "{slow}"%'):
+                await anyio.lowlevel.checkpoint()
+    assert caplog.messages == []

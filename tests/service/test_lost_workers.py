@@ -224,8 +224,10 @@ async def test_a_cancelled_run_of_a_dead_worker(saver: BaseCheckpointSaver, cloc
         run = await web.start("agent", {}, thread_id="t")
         await take(saver)
         assert (await web.cancel(run.run_id, wait=False)).status == "running"
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=r"has not ended after 0.01 seconds. The request to cancel it remains"):
             await web.cancel(run.run_id, wait=0.01)
+        with pytest.raises(TimeoutError, match=f"run '{run.run_id}' has not ended after 0.01 seconds"):
+            await web.join(run.run_id, timeout=0.01)
         clock.ahead += saver.lease_seconds
         async with RunService(graphs, saver):
             assert (await web.join(run.run_id)).status == "cancelled"

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from checkpoint_savers import BaseCheckpointSaver, ThreadBusyError
-from pregel_async import START, Command, RunnableConfig, StateGraph
+from pregel_async import START, Command, RunnableConfig, StateGraph, interrupt
 from pregel_async.errors import ConfigError, EmptyInputError, InvalidInputError, InvalidResumeError
 from pregel_async.runtime import Runtime
 from pregel_async.service import (
@@ -82,6 +82,38 @@ async def test_a_question_and_its_answer(saver: BaseCheckpointSaver) -> None:
         assert (await service.get_thread("t")).status == "idle"
 
 
+async def test_an_answer_that_does_not_fit(saver: BaseCheckpointSaver) -> None:
+    """P8: its run fails, and the question is in the inbox still, with the schema of its answer."""
+
+    def ask(state: Log) -> dict[str, Any]:
+        return {"log": [str(interrupt("how many?", response_schema=int))]}
+
+    graph = StateGraph(Log).add_node(ask).add_edge(START, "ask").compile(blocking=False)
+    async with RunService({"agent": graph}, saver) as service:
+        await service.join((await service.start("agent", {}, thread_id="t")).run_id)
+        refused = await service.join((await service.start("agent", Command(resume="many"), "t")).run_id)
+        assert refused.error is not None and refused.error.type.endswith(".InvalidAnswerError")
+        (thread,) = (await service.search_threads(status="interrupted")).items
+        ((question,),) = thread.interrupts.values()
+        assert question["response_schema"] == {"type": "integer"}
+        assert thread.error is not None and thread.error.message == refused.error.message
+        answered = await service.join((await service.start("agent", Command(resume={question["id"]: 3}), "t")).run_id)
+        assert (answered.status, answered.values) == ("success", {"log": ["3"]})
+        assert (await service.get_thread("t")).error is None
+
+
+async def test_an_answer_that_is_late(saver: BaseCheckpointSaver) -> None:
+    """P8: a second answer changes nothing: its run fails, and the thread remains as the first one has left it."""
+    async with RunService({"agent": asking()}, saver) as service:
+        await service.join((await service.start("agent", {}, thread_id="t")).run_id)
+        runs = [await service.start("agent", Command(resume=answer), "t") for answer in ("yes", "no")]
+        first, second = [await service.join(run.run_id) for run in runs]
+        assert (first.status, second.status) == ("success", "error") and second.run.attempt == 1
+        thread = await service.get_thread("t")
+        assert (thread.status, thread.values) == ("idle", {"log": ["yes"]})
+        assert thread.error is not None and thread.error.type.endswith(".InvalidResumeError")
+
+
 async def test_a_failure_and_a_retry(saver: BaseCheckpointSaver) -> None:
     async with RunService({"agent": failing(LookupError("no such user"))}, saver) as service:
         run = await service.start("agent", {"log": ["in"]}, thread_id="t")
@@ -90,7 +122,7 @@ async def test_a_failure_and_a_retry(saver: BaseCheckpointSaver) -> None:
         assert (failed.error.type, failed.error.message) == ("LookupError", "no such user")
         assert (await service.get_thread("t")).status == "error"
         again = await service.join((await service.retry(run.run_id)).run_id)
-        assert (again.status, again.values) == ("success", {"log": ["in", "work"]})
+        assert (again.status, again.values, again.run.stalls) == ("success", {"log": ["in", "work"]}, 0)
         assert (await service.get_thread("t")).error is None
 
 
