@@ -247,8 +247,8 @@ GROUPS = (
     ),
     Group(
         "Reading a long list",
-        "A superstep of a node that reads messages of its state: the last one, or each. A message holds a dict of metadata, except "
-        "flat ones.",
+        "A superstep of a node that reads messages of its state: the last one, or each. A message holds a dict of metadata, unless "
+        "it is flat.",
         (*LAST.values(), *EACH.values(), *EACH_FLAT.values()),
     ),
     Group(
