@@ -121,7 +121,8 @@ class EncodedState(msgspec.Struct, gc=False):
             self.values, self.kinds, self.versions, self.seen, self.tips, self.spent = {}, {}, {}, {}, {}, {}
         clock, versions = delta.clock, self.versions
         for channel in delta.emptied:
-            # Written out, and `in` and `del` for `pop`: an edge's channel is emptied in each superstep.
+            # No loop over the dicts, and `in` and `del` instead of `pop`: each superstep empties channels of edges, and
+            # a call costs more than a test.
             if channel in self.values:
                 del self.values[channel]
             if channel in self.kinds:
@@ -135,7 +136,7 @@ class EncodedState(msgspec.Struct, gc=False):
             versions[channel] = clock
         for channel in delta.seen:
             self.seen[channel] = {**self.seen.get(channel, {}), **delta.seen[channel]}
-        # Empty most of the time, when a comparison costs less than a merge.
+        # These are usually empty, and testing an empty dict costs less than merging it.
         if delta.kinds:
             self.kinds |= delta.kinds
         if delta.versions:
@@ -501,8 +502,8 @@ class ChainWriter:
         self._keyframe_bytes = 0
         # State and tip before the first deferred checkpoint: merged deltas are appended to these.
         self._before_deferred: tuple[EncodedState, CheckpointId | None] = (self.state, None)
-        # True once the branch's state has held an incremental value.
-        self._grows = IncrementalValue in map(type, state.values.values())
+        # True once the branch has had an incremental value. Before, `as_stored` and `_weigh` would change nothing.
+        self._has_incremental = IncrementalValue in map(type, state.values.values())
 
     @classmethod
     def start(cls, ns: str) -> ChainWriter:
@@ -558,14 +559,13 @@ class ChainWriter:
         """
         before, values = self.state.values, delta.values
         stored: StoredDelta | Delta | None = delta
-        if self._grows or IncrementalValue in map(type, values.values()):
-            # Otherwise the delta is stored as it is, and adds nothing to the size of a keyframe.
-            self._grows = True
+        if self._has_incremental or IncrementalValue in map(type, values.values()):
+            self._has_incremental = True
             stored = as_stored(delta, before)
             self._weigh(before, values, delta.emptied)
         self.state.apply(delta, values)
         if self._base is None:
-            stored = None
+            stored = None  # the first row is a keyframe, which is made of the state
         parent, self._parent, self.tip = self.tip, self.tip, checkpoint_id
         return self._row(stored, delta.results, parent, checkpoint_id, step, metadata)
 
@@ -666,7 +666,7 @@ class ChainWriter:
         else:
             self.deferred = [_merge_all(self.deferred), made]
         self.state.apply(delta, delta.values)
-        self._grows = self._grows or IncrementalValue in map(type, delta.values.values())
+        self._has_incremental = self._has_incremental or IncrementalValue in map(type, delta.values.values())
         self._parent, self.tip = self.tip, checkpoint_id
 
     def take_deferred(self, *, all_closed: bool = True) -> tuple[CheckpointRow, ...]:

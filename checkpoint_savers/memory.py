@@ -110,6 +110,7 @@ class _StoredThread(msgspec.Struct):
                 if (row.ns, row.checkpoint_id) in self.rows:
                     raise _taken(lease.thread_id, "a checkpoint with one of these ids")
                 rows.append(text_row(row, pinned=False))
+        # Two rows of the commit may have the same id. Most commits have one row and need no set.
         if rows[1:] and len({(row.ns, row.checkpoint_id) for row in rows}) < len(rows):
             raise _taken(lease.thread_id, "a checkpoint with one of these ids")
         if commit.events:

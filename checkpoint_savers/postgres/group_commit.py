@@ -49,7 +49,7 @@ class QueuedWrite(WorkItem[T]):
     __slots__ = ("retry_until", "size", "thread_id", "unsure")
 
     kind = ""
-    """A batch has writes of one kind."""
+    """All writes of a batch have the same kind: those of another kind are stored by other statements."""
 
     def __init__(self, thread_id: str, size: int = 0) -> None:
         super().__init__()
@@ -136,8 +136,9 @@ class GroupCommit(Generic[W]):
                 # changes, and the writes' order would be lost.
                 if thread_id in self._under_way:
                     continue
-                # Writes of two kinds are two transactions. In one batch, an error of the second would be raised to the
-                # callers of the first, which is stored, and these would wait for the second one's locks.
+                # `store` would need two transactions for writes of two kinds. If the second one failed, its error would
+                # be raised to the callers of the first one too, although their writes are stored. These callers would
+                # also wait for the locks of the second one.
                 if batch and writes[0].kind != batch[0].kind:
                     continue
                 size += writes[0].size

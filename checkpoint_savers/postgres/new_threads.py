@@ -1,8 +1,10 @@
-"""Accept the first runs of new threads: one statement, and so one round trip.
+"""Store new threads with their first runs by one statement, which is one round trip.
 
-A caller that has just made a thread's id knows what a transaction would find of it: nothing. So the decision is made
-before, and the statement stores the thread's row, its lease and its run. If one of these rows exists all the same, the
-statement stores nothing, and the transaction that locks and reads the rows first does it (`run_transactions`).
+If the caller has just made a thread's id, nothing is stored of the thread yet. So the decision about its first run is
+made without reading, and one statement inserts three rows: the saver's row of the thread (`pregel_threads`, with the
+lease), the thread's row of runs (`pregel_run_threads`), and the run (`pregel_runs`). If one of these rows exists, the
+statement fails and inserts nothing. The run is then stored by the transaction that locks and reads the rows first
+(`run_transactions`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ WITH layout AS MATERIALIZED (
 ), added_threads AS (
     INSERT INTO {{s}}.pregel_threads (thread_id, epoch, seq, run_id, owner, expires_at, metadata)
     SELECT r.thread_id, r.epoch, 0, r.run_id, r.owner, r.expires_at, r.metadata
-    FROM {{leases}} CROSS JOIN layout WHERE is_ours
+    FROM {{saver_threads}} CROSS JOIN layout WHERE is_ours
 ), added_run_threads AS (
     INSERT INTO {{s}}.pregel_run_threads (
         thread_id, status, assistant, activation, activation_no, activation_at, priority, route, wake_at, created_at,
@@ -43,13 +45,13 @@ WITH layout AS MATERIALIZED (
     )
     SELECT r.thread_id, r.status, r.assistant, r.activation, r.activation_no, r.activation_at, r.priority, r.route,
         r.wake_at, r.created_at, r.updated_at, r.frame, r.state::jsonb, r.content
-    FROM {{threads}} CROSS JOIN layout WHERE is_ours
+    FROM {{run_threads}} CROSS JOIN layout WHERE is_ours
 )
 {INSERT_RUNS} CROSS JOIN layout WHERE is_ours
 RETURNING {SERVER_TIME}
 """
 
-_LEASES: Final[Columns] = {
+_SAVER_THREADS: Final[Columns] = {
     "thread_id": "text",
     "epoch": "bigint",
     "run_id": "text",
@@ -57,19 +59,19 @@ _LEASES: Final[Columns] = {
     "expires_at": "float8",
     "metadata": "text",
 }
-_THREADS: Final[Columns] = {**THREAD_CHANGES, **CONTENT}
+_RUN_THREADS: Final[Columns] = {**THREAD_CHANGES, **CONTENT}
 
 IS_STORED: Final = "SELECT FROM {s}.pregel_runs WHERE run_id = %b AND thread_id = %b AND created_at = %b"
-"""Finds the run of a new thread, whatever has become of it: the values of `NewThread.key`."""
+"""Selects the first run of a new thread, whatever its status is by now. `NewThread.key` has the parameters."""
 
 
 class NewThread(NamedTuple):
     """A thread to be stored, with its first run.
 
     Attributes:
-        row: its row.
-        run: its run.
-        metadata: of the saver's thread.
+        row: its row of runs.
+        run: its first run.
+        metadata: the thread's metadata, which the saver's row holds.
         lease: the lease under which the run is taken; None if it waits for a worker.
         expires_at: when that lease expires, in unix seconds; None without one.
     """
@@ -82,38 +84,42 @@ class NewThread(NamedTuple):
 
     @property
     def key(self) -> Raw:
-        """The values for `IS_STORED`."""
+        """The parameters of `IS_STORED`."""
         return escape(self.run.run_id), escape(self.run.thread_id), self.run.created_at
 
-    def lease_values(self) -> Raw:
-        """Return the values of the saver's thread."""
+    def saver_thread_values(self) -> Raw:
+        """Return the values of the saver's row, in the order of its columns in the statement."""
         thread_id, lease, metadata = escape(self.row.thread_id), self.lease, write_metadata(self.metadata)
         if lease is None:
             return thread_id, 0, None, None, None, metadata
         owner = lease.owner
         return thread_id, lease.epoch, escape(owner.run_id), owner_text(owner), self.expires_at, metadata
 
-    def row_values(self) -> Raw:
-        """Return the values of the thread's row of runs."""
+    def run_thread_values(self) -> Raw:
+        """Return the values of the thread's row of runs, likewise."""
         return escape(self.row.thread_id), *thread_values(self.row), *content_values(self.row)
 
 
-def statement_for(new: Sequence[NewThread]) -> tuple[str, list[Any]]:
-    """Return the statement that stores new threads, and its values.
+def insert_statement(new: Sequence[NewThread]) -> tuple[str, list[Any]]:
+    """Return the statement that stores new threads, and its parameters.
 
-    It stores all of them, and returns the server's time for each; or none: it returns no rows if the layout is a later
-    version's, and raises `UniqueViolation` if a row exists already.
+    The statement stores all of the threads or none. It returns one row with the server's time for each thread. It
+    returns no rows, and stores nothing, if a later version has upgraded the tables. It raises `UniqueViolation` if one
+    of the rows exists already.
 
     Args:
         new: the threads, at least one.
+
+    Returns:
+        The text, with `{s}` for the quoted schema; and the values of its placeholders.
     """
     tables = (
-        ("{leases}", _LEASES, [each.lease_values() for each in new]),
-        ("{threads}", _THREADS, [each.row_values() for each in new]),
+        ("{saver_threads}", _SAVER_THREADS, [each.saver_thread_values() for each in new]),
+        ("{run_threads}", _RUN_THREADS, [each.run_thread_values() for each in new]),
         ("{rows}", NEW_RUN, [new_run_values(each.run) for each in new]),
     )
     statement, values = _STATEMENT, list[Any]()
-    for name, columns, rows in tables:
-        statement = statement.replace(name, table_of("r", columns, len(rows)))
+    for placeholder, columns, rows in tables:
+        statement = statement.replace(placeholder, table_of("r", columns, len(rows)))
         values += values_of(rows)
     return statement, values

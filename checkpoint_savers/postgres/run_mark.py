@@ -1,8 +1,8 @@
-"""A run's mark: the change of its rows that is stored by the statement which stores a superstep.
+"""Run marks: changes of a run's rows that are stored by the statement that stores a superstep.
 
-The decision was made by rows that this process knows (`runs.known_rows`). The statement compares their frames with the
-stored ones, under the locks of the rows. If they differ, or another transaction has a lock, nothing is stored, and the
-transaction that locks and reads the rows first does it (`run_transactions`).
+The decision was made by rows that this process knows (`runs.known_rows`). The statement locks the stored rows, and
+compares their frames with the known ones. If they differ, or another transaction has locked a row, nothing is stored.
+The transaction that locks and reads the rows first then decides again (`run_transactions`).
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ class PostgresRuns(RunStore):
                 changes = decide(found)
                 if await self._store_marked(found, changes, lease, commit):
                     return changes.result
-        # Another thread may have the key. And a queue in the same database gets its job in the ordinary transaction.
+        # Not with a key: a run of another thread may have the same key. Not with `on_queued`: it is called only in the
+        # transaction that locks and reads.
         may_assume = is_new and idempotency_key is None and self.on_queued is None
         assumed = self._assumed(thread_id, wants) if may_assume else None
         attempt = RunAttempt(
@@ -138,14 +139,19 @@ class PostgresRuns(RunStore):
         finally:
             # Also if the caller was cancelled while it waited: the transaction has ended all the same.
             if attempt.committed:
-                self._note(thread_id, attempt.left, attempt.topics)
+                self._note(thread_id, attempt.known_rows, attempt.topics)
                 if lease is not None and attempt.released:
                     self._released(lease)
                 if attempt.acquired is not None:
                     self._acquired(attempt.acquired)
 
     def _assumed(self, thread_id: str, wants: WantedLease | None) -> Found:
-        """Return what a transaction finds of a new thread."""
+        """Return what a decision finds if nothing is stored of a thread.
+
+        Args:
+            thread_id: the thread.
+            wants: the lease to acquire; it is the thread's first one. None for no lease.
+        """
         lease = None if wants is None else Lease(thread_id=thread_id, epoch=1, owner=wants.owner, newest=None)
         return Found(thread_id, None, (), None, self._now(), lease)
 
@@ -153,19 +159,20 @@ class PostgresRuns(RunStore):
         """Store a superstep and the change of its run by the superstep's own statement.
 
         Args:
-            found: the rows, as this process has written them last.
-            changes: what was decided by them.
+            found: the rows as this process has last written them.
+            changes: what was decided by these rows.
             lease, commit: as for `transact`.
 
         Returns:
-            False if that cannot be, or if the rows have changed since. Nothing was stored then.
+            False if nothing was stored: another process has changed the rows since, or the statement cannot store these
+            changes.
         """
         change = RunChange.of(found, changes)
-        # With a callback, the job of a thread that is queued is stored in the same transaction.
+        # `on_queued` is called only in the transaction that locks and reads.
         if change is None or (self.on_queued is not None and is_queued(found.thread, changes.thread)):
             return False
         releases = commit.releases or ends_work(found, changes, lease)
-        left = None if releases else KnownRows.after(found, changes, lease)
+        rows_after = None if releases else KnownRows.after(found, changes, lease)
         mark = RunMark.of(change)
         write = LeasedWrite(lease, replace(commit, releases=releases), self._number, mark=mark)
         try:
@@ -175,22 +182,22 @@ class PostgresRuns(RunStore):
         finally:
             # Also if the caller was cancelled while it waited.
             if write.is_stored:
-                self._note(found.thread_id, left, topics_of(changes))
+                self._note(found.thread_id, rows_after, topics_of(changes))
                 if releases:
                     self._released(lease)
         return True
 
     def forget(self, lease: Lease) -> None:
-        """Forget the rows that are known under a lease which is no longer held.
+        """Forget the rows that this process has written under a lease. Call it when the lease is no longer held.
 
         Args:
             lease: the lease.
         """
         self._known.forget(lease)
 
-    def _note(self, thread_id: str, left: KnownRows | None, topics: tuple[Topic, ...]) -> None:
-        """Note what a transaction has stored, and notify those who wait for it."""
-        self._known.note(left)
+    def _note(self, thread_id: str, rows_after: KnownRows | None, topics: tuple[Topic, ...]) -> None:
+        """Remember the rows that a transaction has stored, and notify the callers that wait for a change of them."""
+        self._known.note(rows_after)
         if topics:
             self.notify(thread_id, topics)
 

@@ -1,10 +1,14 @@
-"""Change the runs of threads, in one transaction of two round trips for all calls that wait.
+"""Change the runs of threads. All calls that wait at the same time share one transaction of two round trips.
 
-The first round trip locks the threads' rows, those of their runs first and the saver's second, and reads them. The
-decisions are made in the client. The second one writes and commits. Each statement has a snapshot of its own (READ
-COMMITTED): those that read come after those that lock, and see what the lock's holder before has committed. One
-statement that locks and reads would read from a snapshot that is older than its lock. Supersteps are a round trip more,
-as its answer decides about the rest; most of those are stored with their run's rows by one statement (`run_mark`).
+The first round trip locks the threads' rows, those of `pregel_run_threads` before those of `pregel_threads`, and reads
+them. Then the client decides. The second round trip writes and commits. Each statement has a snapshot of its own (READ
+COMMITTED). The statements that read come after those that lock, so they see what the previous holder of the lock has
+committed. One statement that locks and reads would read from a snapshot that is older than its lock. A superstep takes
+a third round trip, because the other writes depend on its answer.
+
+Two frequent cases do without this transaction, unless another process has changed the rows: the first and the last
+superstep of a run are stored with the run's rows by one statement (`run_mark`), and so is the first run of a new thread
+(`new_threads`).
 
 A batch has calls that are all to be stored. If one is refused, the batch is rolled back and halved, until that call is
 alone, and its error is raised to its caller. If a thread is locked by another connection, its call is left out and
@@ -35,12 +39,12 @@ from ..runs.changes import Topic
 from ..runs.decisions import Changes, Found, WantedLease
 from ..runs.known_rows import KnownRows
 from ..runs.port import Decide, ends_work, topics_of
-from ..runs.rows import RunRow, RunThreadRow
+from ..runs.rows import RunRow, RunThreadRow, in_order
 from .batches import Columns, may_prepare, table_of, values_of
 from .connections import Connection, PostgresCursor, fetch, new_client_cursor, new_cursor
 from .escaping import escape, unescape
 from .group_commit import QueuedWrite
-from .new_threads import INSERT_RUNS, IS_STORED, NewThread, statement_for
+from .new_threads import INSERT_RUNS, IS_STORED, NewThread, insert_statement
 from .outcomes import was_committed
 from .rows import Raw, owner_of, owner_text, to_checkpoint_id_or_none, where_of
 from .run_rows import (
@@ -168,7 +172,8 @@ class RunAttempt(QueuedWrite[T]):
     Args:
         thread_id: the thread.
         decide: the decision.
-        assumed: what the transaction will find, if the thread is new; or None.
+        assumed: what the decision finds, if the caller says that the thread is new: nothing is read then. None to lock
+            and read the rows first.
         run_id: a run that the decision needs.
         idempotency_key: or the key of that run.
         lease: to compare, or None.
@@ -183,8 +188,8 @@ class RunAttempt(QueuedWrite[T]):
         topics: what it has changed.
         released: True if it released the lease.
         acquired: the lease that it acquired; None for none.
-        left: the rows that it leaves under a lease that is held still, or None.
-        sent: what was found and is changed by the transaction of `xid`; None before.
+        known_rows: the thread's rows after the transaction; None if no lease is held then.
+        sent: what the transaction of `xid` has found, and what it changes; None before.
     """
 
     def __init__(
@@ -217,7 +222,7 @@ class RunAttempt(QueuedWrite[T]):
         self.topics: tuple[Topic, ...] = ()
         self.released = False
         self.acquired: Lease | None = None
-        self.left: KnownRows | None = None
+        self.known_rows: KnownRows | None = None
         self.sent: tuple[Found, Changes[T]] | None = None
 
     def frames(self) -> dict[tuple[str, str], tuple[bytes | None, bytes]]:
@@ -270,8 +275,8 @@ class _Decided(NamedTuple):
         locked: what was found.
         changes: what it changes.
         metadata: of the saver's thread afterwards.
-        on_queued: to be called.
-        releases: the lease is to be released.
+        on_queued: awaited in the transaction; None if the call does not queue the thread.
+        releases: True if the lease is to be released, apart from the commit.
         writes: False if nothing is to be written.
     """
 
@@ -285,22 +290,22 @@ class _Decided(NamedTuple):
 
 
 class RunTransactions:
-    """The statements of one schema.
+    """Executes calls of `RunStore.transact` in the tables of one schema.
 
     Args:
-        schema: quoted.
-        name: of the schema.
+        schema: the schema's quoted name.
+        name: the same, not quoted.
         where: how messages name the database.
         busy_timeout: seconds to wait for a lock.
         writing: stores supersteps.
-        clock: corrected by each answer.
+        clock: the server's clock, which is corrected by the time in each answer.
     """
 
     def __init__(
         self, schema: str, name: str, where: str, busy_timeout: float, *, writing: WriteStatements, clock: ServerClock
     ) -> None:
         self._schema = schema
-        self._is_added = IS_STORED.format(s=schema).encode()
+        self._select_new_run = IS_STORED.format(s=schema).encode()
         self._frames = _FRAMES.format(s=schema).encode()
         self._name = name
         self._where = where
@@ -312,7 +317,8 @@ class RunTransactions:
     async def store(self, cursor: PostgresCursor, writes: Sequence[RunAttempt[Any]]) -> Sequence[RunAttempt[Any]]:
         """Execute a batch of calls in one transaction, without those of which an earlier attempt was committed.
 
-        See `group_commit.StoreBatch`, and `RunStore.transact` for the errors of a call.
+        Calls for new threads are stored by a statement of their own, without this transaction if it succeeds. See
+        `group_commit.StoreBatch`, and `RunStore.transact` for the errors of a call.
 
         Args:
             cursor: of a connection in autocommit mode.
@@ -326,7 +332,7 @@ class RunTransactions:
             StorageError: the server has not ended an earlier attempt.
             Exception: the batch is to be halved.
         """
-        await self._add(cursor, [write for write in writes if write.assumed is not None])
+        await self._store_new_threads(cursor, [write for write in writes if write.assumed is not None])
         connection = cursor.connection
         locked: list[RunAttempt[Any]] = []
         while left := await self._not_committed(cursor, [write for write in writes if write not in locked]):
@@ -379,13 +385,23 @@ class RunTransactions:
         found = {(table, key): frame for table, key, frame in await fetch(cursor, self._frames, *ids)}
         return any(before != after and found.get(place) == before for place, (before, after) in written.items())
 
-    async def _add(self, cursor: PostgresCursor, attempts: Sequence[RunAttempt[Any]]) -> None:
-        """Store what is decided for new threads, by one statement. Calls that it does not store are left."""
-        asked = [(attempt, self._new_thread(attempt)) for attempt in attempts if not attempt.committed]
-        todo = [(attempt, new) for attempt, new in asked if new is not None]
+    async def _store_new_threads(self, cursor: PostgresCursor, attempts: Sequence[RunAttempt[Any]]) -> None:
+        """Store new threads with their first runs by one statement, and set `committed` of the calls that are stored.
+
+        The calls that are not stored have no assumption afterwards: they need the transaction that locks and reads.
+
+        Args:
+            cursor: of a connection in autocommit mode.
+            attempts: calls with an assumption.
+
+        Raises:
+            psycopg.errors.UniqueViolation: a row of one of several calls exists. Halve the batch.
+        """
+        decided = [(attempt, self._new_thread(attempt)) for attempt in attempts if not attempt.committed]
+        todo = [(attempt, new) for attempt, new in decided if new is not None]
         if not todo:
             return
-        text, values = statement_for([new for _, new in todo])
+        text, values = insert_statement([new for _, new in todo])
         try:
             prepare, sent = may_prepare(len(todo)), counter()
             await cursor.execute(text.format(s=self._schema).encode(), values, prepare=prepare, binary=True)
@@ -396,26 +412,32 @@ class RunTransactions:
         except psycopg.errors.UniqueViolation:
             if len(todo) > 1:
                 raise
-            # Perhaps by an earlier attempt, whose connection broke. If that had not ended, this one has waited for it.
+            # An earlier attempt of this call, whose connection broke, may have stored the rows. That attempt has ended:
+            # the INSERT waits for the transaction of another INSERT of the same row.
             ((attempt, new),) = todo
-            is_stored = attempt.unsure and bool(await fetch(cursor, self._is_added, *new.key))
+            is_stored = attempt.unsure and bool(await fetch(cursor, self._select_new_run, *new.key))
         for attempt, _ in todo:
             attempt.committed = is_stored
             attempt.assumed = None
 
     def _new_thread(self, attempt: RunAttempt[Any]) -> NewThread | None:
-        """Return what a call stores for a new thread; None if that is not a thread and a run."""
+        """Decide by the assumption of a call that its thread is new.
+
+        Returns:
+            The rows to store. None if the decision raises a `CheckpointError`, or stores anything else than a thread
+            and a run. Then the assumption is removed from the call.
+        """
         assumed, attempt.assumed = attempt.assumed, None
         if assumed is None:
             return None
         try:
             decided = self._decided(attempt, _Locked(assumed, {}, is_new=True, xid=""), alone=True)
-        except CheckpointError:  # that may be due to the assumption
+        except CheckpointError:  # the assumption may be wrong: decide again by the stored rows
             return None
         changes, wants = decided.changes, attempt.wants
         if changes.thread is None or len(changes.runs) != 1:
             return None
-        attempt.assumed = assumed  # for a repetition in a smaller batch
+        attempt.assumed = assumed  # needed again if the batch is halved
         expires_at = None if wants is None or attempt.acquired is None else wants.expires_at
         return NewThread(changes.thread, changes.runs[0], decided.metadata, attempt.acquired, expires_at)
 
@@ -453,7 +475,19 @@ class RunTransactions:
             each.attempt.xid = None
 
     def _decided(self, attempt: RunAttempt[Any], locked: _Locked | Exception, *, alone: bool) -> _Decided:
-        """Call the decision of a call. Raises its error, for which the batch is halved."""
+        """Decide about a call, and set the results of the attempt.
+
+        Args:
+            attempt: the call.
+            locked: what was found, or the error with which the call is refused.
+            alone: True if the transaction has no other call, so that it can be rolled back.
+
+        Returns:
+            What is to be written.
+
+        Raises:
+            Exception: raised by the decision, or passed as `locked`. The batch is halved then.
+        """
         if isinstance(locked, Exception):
             raise locked
         changes = attempt.decide(locked.found)
@@ -471,7 +505,7 @@ class RunTransactions:
         attempt.value = changes.result
         attempt.released = already or releases
         held = attempt.acquired if lease is None or attempt.released else lease
-        attempt.left = None if held is None else KnownRows.after(locked.found, changes, held)
+        attempt.known_rows = None if held is None else KnownRows.after(locked.found, changes, held)
         attempt.topics = topics_of(changes)
         queues = is_queued(locked.found.thread, thread)
         return _Decided(attempt, locked, changes, metadata, attempt.on_queued if queues else None, releases, writes)
@@ -584,7 +618,7 @@ class RunTransactions:
         found = Found(
             thread_id=thread_id,
             thread=thread,
-            open=tuple(sorted([run for is_open, _, run in runs if is_open and run.thread_id == thread_id], key=_order)),
+            open=in_order([run for is_open, _, run in runs if is_open and run.thread_id == thread_id]),
             named=named[0] if named else None,
             now=now if time is None else time,
             lease=acquired,
@@ -698,10 +732,6 @@ def _is_named(attempt: RunAttempt[Any], run: RunRow, key: str | None) -> bool:
     if key is None:
         return run.run_id == attempt.run_id
     return attempt.idempotency_key is not None and key == escape(attempt.idempotency_key)
-
-
-def _order(run: RunRow) -> tuple[int, int]:
-    return run.order
 
 
 def is_queued(before: RunThreadRow | None, after: RunThreadRow | None) -> bool:

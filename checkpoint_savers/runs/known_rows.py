@@ -1,10 +1,11 @@
-"""The rows of runs that a process knows, as it has written them last under a lease.
+"""The rows of runs that a process knows because it has written them under a lease that it holds.
 
-A run's first and last transaction store a superstep and change the run's row, perhaps also its thread's. The process
-that executes the run has taken it, so it has written these rows. It decides by them without reading, and the superstep
-is stored only if the stored rows are still the same; each database compares their frames. Each change of a thread's
-open runs changes one of the two rows: if another process has changed any, say by a request to cancel the run, nothing
-is stored, and the ordinary transaction reads the rows and decides again.
+The first and the last transaction of a run store a superstep, change the run's row, and may change its thread's row.
+The process that executes the run wrote both rows when it took the run. So it decides by these rows without reading them
+(optimistic concurrency control). The database stores the superstep only if the frames of the rows that change are still
+the known ones. Each change of an open run of the thread changes one of the two rows. If another process has changed
+them, for example to request a cancellation, nothing is stored, and the ordinary transaction reads the rows and decides
+again.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from .rows import RunRow, RunThreadRow, in_order
 
 
 class RowsChangedError(Exception):
-    """Another process has changed the rows of a run since this one has written them. Nothing was stored."""
+    """The stored rows of a run are not the known ones: another process has changed them. Nothing was stored."""
 
 
 class KnownRows(NamedTuple):
-    """The rows of a thread as a transaction under a lease has left them.
+    """The rows of a thread after a transaction under a lease.
 
     Attributes:
-        epoch: of the lease.
+        epoch: the epoch of the lease.
         thread: the thread's row.
-        open: its open runs.
-        frames: the stored frames of rows, for a database that need not encode them again to compare them: by run id,
-            and that of the thread's row by "". Those of other rows may be missing.
+        open: the thread's open runs.
+        frames: stored frames, by run id; the key "" is the thread's row. Saves encoding the rows again to compare them.
+            Frames may be missing.
     """
 
     epoch: int
@@ -42,13 +43,13 @@ class KnownRows(NamedTuple):
     def after(
         cls, found: Found, changes: Changes[Any], lease: Lease, frames: Mapping[str, bytes] = MappingProxyType({})
     ) -> KnownRows | None:
-        """Return what a transaction leaves; None if the thread has no row.
+        """Return the rows after a transaction; None if the thread has no row then.
 
         Args:
-            found: the rows before it.
-            changes: what it writes.
-            lease: under which it writes, or which it acquires.
-            frames: as of the class.
+            found: the rows before the transaction.
+            changes: what the transaction writes.
+            lease: the lease under which it writes, or which it acquires.
+            frames: see the attribute.
         """
         thread = changes.thread or found.thread
         if thread is None:
@@ -57,10 +58,10 @@ class KnownRows(NamedTuple):
         return cls(lease.epoch, thread, [run for run in rows.values() if run.is_open], frames)
 
     def found(self, run_id: str | None, now: float) -> Found:
-        """Return them for a decision.
+        """Return the rows as a decision expects them.
 
         Args:
-            run_id: the run that the decision needs.
+            run_id: the run that the decision needs; None for none.
             now: the time, in unix seconds.
         """
         named = None
@@ -73,14 +74,14 @@ class KnownRows(NamedTuple):
 class LeasedRows:
     """The known rows of the threads whose leases this process holds.
 
-    They need not be complete or up to date: a transaction that decides by them compares them with the stored ones.
+    Rows may be missing or out of date: a transaction that decides by known rows compares them with the stored ones.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, KnownRows] = {}
 
     def pop(self, lease: Lease) -> KnownRows | None:
-        """Return the rows of a thread, and forget them: the transaction that decides by them notes what it leaves.
+        """Return the rows of a thread, and forget them. After a successful transaction, pass the new rows to `note`.
 
         Args:
             lease: the lease on the thread.
@@ -91,20 +92,20 @@ class LeasedRows:
         known = self._known.get(lease.thread_id)
         return None if known is None or known.epoch != lease.epoch else self._known.pop(lease.thread_id, None)
 
-    def note(self, left: KnownRows | None) -> None:
-        """Note what a committed transaction has left.
+    def note(self, rows: KnownRows | None) -> None:
+        """Remember the rows of a thread after a committed transaction.
 
         Args:
-            left: the rows; None if it has released the lease.
+            rows: the rows; None if no lease is held on the thread.
         """
-        if left is not None:
-            self._known[left.thread.thread_id] = left
+        if rows is not None:
+            self._known[rows.thread.thread_id] = rows
 
     def forget(self, lease: Lease) -> None:
-        """Forget the rows that are known under a lease which is no longer held.
+        """Forget the rows that were written under a lease. Call it when the lease is no longer held.
 
         Args:
-            lease: the lease. Rows that were written under a later one remain.
+            lease: the lease. Rows that were written under a later lease on the thread remain.
         """
         self.pop(lease)
 
@@ -113,9 +114,9 @@ class RunChange(NamedTuple):
     """A change of one run, and perhaps of its thread's row.
 
     Attributes:
-        before, after: the run.
-        thread_before: the thread's row.
-        thread_after: the same, changed; None if it does not change.
+        before, after: the run's row before and after the change.
+        thread_before: the thread's row before the change.
+        thread_after: the thread's row after the change; None if it stays the same.
     """
 
     before: RunRow
@@ -125,11 +126,11 @@ class RunChange(NamedTuple):
 
     @classmethod
     def of(cls, found: Found, changes: Changes[Any]) -> RunChange | None:
-        """Return what a transaction changes; None if that is not one run and its thread's row.
+        """Return the change that a decision makes; None if it changes anything but the named run and the thread's row.
 
         Args:
-            found: the rows before.
-            changes: what is to be written.
+            found: the rows before the change.
+            changes: the decision.
         """
         run, thread = found.named, found.thread
         if run is None or thread is None or changes.metadata or len(changes.runs) != 1:

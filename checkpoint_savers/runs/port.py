@@ -94,8 +94,9 @@ class RunStore(ABC):
                 may release it.
             wants: a lease to acquire, in place of `lease`. `Found.lease` is this lease; or None if another one is live
                 and this one is not required. It is acquired only if the thread is active under it afterwards.
-            is_new: the thread's id was just made, so that nothing is stored of it. An implementation may then decide
-                before it looks, if it does not store anything where that is wrong, and decides again.
+            is_new: True if the caller has just made the thread's id, so that nothing is stored of the thread. An
+                implementation may then decide without reading. If the thread exists all the same, it must store nothing
+                by that decision, read the rows, and decide again.
 
         Returns:
             The result of the decision.
@@ -277,7 +278,7 @@ class RunStore(ABC):
             request: what is asked for.
             metadata: for the thread: keys that its metadata lacks are set.
             route: the thread's route for runs of the request's assistant; "" to keep the one that is stored.
-            is_new: the thread's id was just made: see `transact`.
+            is_new: True if the caller has just made the thread's id; see `transact`.
 
         Returns:
             The run, or the first one with the same idempotency key.

@@ -1,8 +1,8 @@
-"""A run's mark: the change of its rows that is stored with a superstep, without reading them.
+"""Run marks: changes of a run's rows that are stored in the transaction of a superstep, without reading the rows.
 
 The decision was made by rows that this process knows (`runs.known_rows`). Each UPDATE compares the stored frame with
-the known one. If they differ, the superstep is refused, and the ordinary transaction (`runs.transact`) decides by the
-stored rows.
+the known one. If they differ, the superstep is not stored, and the ordinary transaction (`runs.transact`) reads the
+rows and decides again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _Update: TypeAlias = tuple[str, tuple[object, ...]]
 
 
 class RunUpdates(NamedTuple):
-    """The statements of a run's mark. Encoded by the caller's thread, before the transaction begins.
+    """The statements of a run mark. The caller's thread encodes the rows, so that the connection's thread need not.
 
     Attributes:
-        updates: the statements with their values. Each changes one row, or none if the stored row is another one.
+        updates: the statements with their values. Each changes one row, or none if the stored row is not the known one.
         frames: the new frames, as in `KnownRows`.
         refuse_newer: raises if a later version has upgraded the file since it was opened.
     """
@@ -43,19 +43,18 @@ class RunUpdates(NamedTuple):
 
         Args:
             change: the rows before and after.
-            known: frames of `KnownRows`.
-            refuse_newer: as of the class.
+            known: the frames of `KnownRows`.
+            refuse_newer: see the attribute.
         """
         before, after, run_id = change.before, change.after, change.after.run_id
         frames = {**known, run_id: run_frame(after)}
-        old = known.get(run_id) or run_frame(before)
-        updates = [_update(_RUN, _RUN_FIELDS, before, after, frames[run_id], run_id, old)]
+        values = frames[run_id], run_id, known.get(run_id) or run_frame(before)
+        updates = [_update(_RUN, _RUN_FIELDS, before, after, values)]
         thread = change.thread_after
         if thread is not None:
             frames[""] = thread_frame(thread)
-            old = known.get("") or thread_frame(change.thread_before)
-            values = frames[""], thread.thread_id, old
-            updates.append(_update(_THREAD, _THREAD_FIELDS, change.thread_before, thread, *values))
+            values = frames[""], thread.thread_id, known.get("") or thread_frame(change.thread_before)
+            updates.append(_update(_THREAD, _THREAD_FIELDS, change.thread_before, thread, values))
         return cls(updates, frames, refuse_newer)
 
     def store(self, db: sqlite3.Cursor) -> None:
@@ -65,24 +64,33 @@ class RunUpdates(NamedTuple):
             db: a cursor in a writing transaction.
 
         Raises:
-            RowsChangedError: the stored rows are not the expected ones. Roll back.
+            RowsChangedError: the stored rows are not the known ones. Roll back.
             UnsupportedFormatError: raised by `refuse_newer`.
         """
-        self.refuse_newer(db)  # also with a lease, which may be older than the upgrade of the file
+        self.refuse_newer(db)  # also under a valid lease: the file may have been upgraded since it was acquired
         for statement, values in self.updates:
             if db.execute(statement, values).rowcount != 1:
                 raise RowsChangedError
 
 
-def _update(statement: str, fields: Sequence[str], before: object, after: object, *frames_and_id: object) -> _Update:
-    """Return a statement that changes those columns which differ, and the frame; and its values."""
-    # SQLite writes the entries of each index that has a column of SET, also if the column's value stays the same. A
-    # run that begins changes no index so, and one that ends changes half as many. The texts are few, as few fields
-    # change together.
+def _update(
+    statement: str, fields: Sequence[str], before: object, after: object, last: tuple[bytes, str, bytes]
+) -> _Update:
+    """Return an UPDATE that sets the frame and those columns that change, with its values.
+
+    Args:
+        statement: its text, with `{}` for the columns.
+        fields: the columns that may change, which are attributes of the rows.
+        before, after: the row.
+        last: the last values of the statement: the new frame, the row's id and the known frame.
+    """
+    # Only the columns that change: SQLite rewrites the entries of each index on a column of SET, even if the value is
+    # the same. So the first superstep of a run rewrites no index, and the last one half of them. Few different sets of
+    # columns change together, so there are few different statements to compile.
     columns, values = "", list[object]()
     for name in fields:
         value = getattr(after, name)
         if value != getattr(before, name):
             columns += f"{name} = ?, "
             values.append(value)
-    return statement.format(columns), (*values, *frames_and_id)
+    return statement.format(columns), (*values, *last)

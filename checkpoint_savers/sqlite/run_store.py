@@ -97,7 +97,7 @@ class SqliteRuns(RunStore):
         finally:
             # Also if the caller was cancelled: the transaction may have been committed.
             if job.value is not None:
-                self._known.note(job.value.left)
+                self._known.note(job.value.known_rows)
                 if job.value.topics:
                     self.notify(thread_id, job.value.topics)
                 if lease is not None and job.value.released:
@@ -111,13 +111,13 @@ class SqliteRuns(RunStore):
         """Store a superstep and the change of its run, without reading the run's rows.
 
         Args:
-            known: the rows, as this process has written them last.
-            found: the same, for the decision.
-            changes: what was decided by them.
+            known: the rows as this process has last written them.
+            found: the same rows, as the decision got them.
+            changes: what was decided by these rows.
             lease, commit: as for `transact`.
 
         Returns:
-            False if that cannot be, or if the rows have changed since. Nothing was stored then.
+            False if nothing was stored: another process has changed the rows since, or the changes are not of one run.
         """
         change = RunChange.of(found, changes)
         if change is None:
@@ -133,7 +133,7 @@ class SqliteRuns(RunStore):
         except RowsChangedError:
             return False
         except asyncio.CancelledError:
-            is_stored = job.error is None  # the job has ended all the same
+            is_stored = job.error is None  # `run` raises the cancellation only when the job has ended
             raise
         finally:
             if is_stored:
@@ -145,7 +145,7 @@ class SqliteRuns(RunStore):
         return True
 
     def forget(self, lease: Lease) -> None:
-        """Forget the rows that are known under a lease which is no longer held.
+        """Forget the rows that this process has written under a lease. Call it when the lease is no longer held.
 
         Args:
             lease: the lease.

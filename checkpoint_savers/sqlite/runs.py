@@ -103,14 +103,14 @@ class Transacted(NamedTuple, Generic[T]):
         topics: what has changed.
         released: True if the lease was released.
         acquired: the lease that was acquired; None for none.
-        left: the rows under the lease that is held afterwards; None if none is.
+        known_rows: the thread's rows after the transaction; None if no lease is held then.
     """
 
     result: T
     topics: tuple[Topic, ...]
     released: bool
     acquired: Lease | None
-    left: KnownRows | None
+    known_rows: KnownRows | None
 
 
 def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
@@ -159,7 +159,7 @@ def transact(db: sqlite3.Cursor, asked: Transaction[T]) -> Transacted[T]:
         topics=topics_of(changes),
         released=released,
         acquired=acquired,
-        left=None if held is None else KnownRows.after(found, changes, held, frames),
+        known_rows=None if held is None else KnownRows.after(found, changes, held, frames),
     )
 
 
@@ -182,7 +182,7 @@ def _found(db: sqlite3.Cursor, asked: Transaction[Any], thread: int | None, leas
 
 
 def _write(db: sqlite3.Cursor, found: Found, changes: Changes[Any], known: tuple[int, str] | None) -> dict[str, bytes]:
-    """Write what was decided, and return the frames of the written rows as in `KnownRows`."""
+    """Write what was decided. Return the frames of the written rows, by the keys of `KnownRows.frames`."""
     if known is None:
         db.execute(_ADD_KEY, (found.thread_id,))
         thread, metadata = writing.inserted_key(db), {}

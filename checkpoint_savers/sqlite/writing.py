@@ -192,8 +192,8 @@ class CommitColumns(NamedTuple):
         releases: True to release the lease, too.
         events: rows of events to add.
         metadata: entries for the thread's metadata. Keys that the thread has already are not changed.
-        mark: called with the cursor after the commit's own statements. If it raises, the commit is refused. None for
-            nothing.
+        mark: called with the cursor after the commit's own statements, to change rows of runs. If it raises, the commit
+            is not stored. None for a commit that changes no run.
     """
 
     lease: Lease
@@ -219,7 +219,7 @@ def bind_commit(lease: Lease, commit: Commit, mark: Callable[[sqlite3.Cursor], N
     Args:
         lease: the run's lease.
         commit: the commit.
-        mark: as of `CommitColumns`.
+        mark: see `CommitColumns`.
 
     Returns:
         The columns.
@@ -259,7 +259,7 @@ def commit(db: sqlite3.Cursor, commits: Iterable[CommitColumns]) -> None:
     Raises:
         ThreadBusyError: with `lost=True`: a lease is no longer held, or a head is not the expected one. If there are
             several commits, the error may name another one's thread: roll back and store them one by one.
-        Exception: raised by the mark of a commit; likewise.
+        Exception: raised by the `mark` of a commit. Roll back and store the commits one by one, likewise.
     """
     for has_rows, group in groupby(commits, _has_rows):
         same = list(group)

@@ -121,14 +121,14 @@ def _positive_int(config: Any, key: str) -> int | None:
 
 
 def check_text(value: str, what: str) -> None:
-    """Check that a text can be stored.
+    """Check that a string can be stored.
 
     Args:
-        value: the text.
-        what: how messages name it.
+        value: the string.
+        what: the string's name in the error message.
 
     Raises:
-        ConfigError: it holds half of a surrogate pair.
+        ConfigError: the string has half of a surrogate pair, so it cannot be encoded as UTF-8.
     """
     try:
         value.encode()

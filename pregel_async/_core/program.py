@@ -120,7 +120,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         identity: the name in the ids of the node's tasks, and in namespaces: its own, or the name under which another
             version of the code has planned the task.
         was: the names that the node had in other versions of the code, newest first.
-        identity_repr: the repr of `identity`, of which ids of tasks are made. Computed.
+        identity_repr: the repr of `identity`, a part of the text from which task ids are computed. Computed.
         plain: the node has no retry, cache or handler, so that it has one attempt. Computed.
         function_fingerprint: distinguishes the function from others of the same name; empty until the cache is used.
     """

@@ -43,12 +43,13 @@ def task_id(scope: str, ns: str, step: int, node: str, path: Path) -> TaskId:
         node: the node's name.
         path: the task's position.
     """
-    # No checkpoint id and no clock: both differ on a replay. The repr() of a tuple of strings and numbers, because two
-    # different tuples never have the same repr; joined strings could.
-    return _hashed(f"({scope!r}, {ns!r}, {step}, {node!r}, {path!r})")
+    # No checkpoint id and no clock: both differ on a replay. The text is the repr() of the tuple of the arguments: two
+    # different tuples of strings and numbers never have the same repr; joined strings could.
+    return _id_from(f"({scope!r}, {ns!r}, {step}, {node!r}, {path!r})")
 
 
-def _hashed(position: str) -> TaskId:
+def _id_from(position: str) -> TaskId:
+    """Return the id for the repr of a position."""
     return TaskId(blake2b(position.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest())
 
 
@@ -114,10 +115,10 @@ class Task:
         if self._id is None:
             scope, ns = self.scope
             if self.send < 0 and self.caller is None and self._handles is None:
-                # A triggered node, by far the most frequent kind of task: the same text as that of `task_id`. A repr of
-                # the path would cost as much as the hash.
+                # A fast path for triggered nodes, by far the most frequent tasks. The text is the same as in `task_id`,
+                # without a repr of the path, which would cost as much as the hash.
                 name = self.node.identity_repr
-                self._id = _hashed(f"({scope!r}, {ns!r}, {self.step}, {name}, ({_PULL_REPR}, {name}))")
+                self._id = _id_from(f"({scope!r}, {ns!r}, {self.step}, {name}, ({_PULL_REPR}, {name}))")
             else:
                 self._id = task_id(scope, ns, self.step, self.node.identity, self.path)
         return self._id

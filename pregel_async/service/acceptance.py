@@ -1,4 +1,7 @@
-"""A run that is to be accepted, on its way from the caller to the transaction that stores it, and back."""
+"""`Acceptance`: a run that `RunService.start` was asked for, and the answer that its caller waits for.
+
+The caller's task makes it. The worker's task stores the run, or notes the error that refused it.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from checkpoint_savers.runs.rows import RunRequest, RunRow
 
 
 class Acceptance(WorkItem[RunRow]):
-    """A run to accept; then its row once it is stored, or the error that refused it.
+    """A run to be stored. Its result is the stored row, or the error that refused it.
 
     Args:
-        thread_id: its thread.
-        request: what is asked for.
+        thread_id: the run's thread.
+        request: the input and settings of the run.
         route: the thread's route, as for `RunStore.start`.
         metadata: for the thread: keys that its metadata lacks are set.
-        is_new: the thread's id was just made, so that nothing is stored of it.
+        is_new: True if the thread's id was just made; see `RunStore.transact`.
     """
 
     def __init__(
@@ -41,25 +44,30 @@ class Acceptance(WorkItem[RunRow]):
         self._is_known = anyio.Event()
 
     async def store(self, runs: RunStore) -> RunRow:
-        """Accept the run. It waits for a worker. See `RunStore.start`, also for the errors.
+        """Store the run, which then waits for a worker. Does not wake the caller of `wait`.
 
         Args:
             runs: the run store.
+
+        Returns:
+            The stored row. See `RunStore.start`, also for the errors.
         """
         return await runs.start(
             self.thread_id, self.request, metadata=self.metadata, route=self.route, is_new=self.is_new
         )
 
     async def store_and_take(self, runs: RunStore, wants: WantedLease, worker: str) -> TakenRun | None:
-        """Accept the run, and take it. See `RunStore.start_and_take`, also for the errors. The caller of `wait` has it.
+        """Store the run, and take it in the same transaction. Wakes the caller of `wait`, with the row or the error.
+
+        See `RunStore.start_and_take`, also for the errors.
 
         Args:
             runs: the run store.
-            wants: the lease.
+            wants: the lease to acquire.
             worker: the id of the worker that takes the run.
 
         Returns:
-            The run to execute; None if it waits for its time or for a worker.
+            The run to execute; None if it was not taken: it waits until it is due, or for a worker.
         """
         try:
             started = await runs.start_and_take(
@@ -72,8 +80,8 @@ class Acceptance(WorkItem[RunRow]):
                 is_new=self.is_new,
             )
         except Exception as error:
-            # Noted here: if the worker's task is cancelled meanwhile, its cancellation takes the place of this error,
-            # which may say that the run is stored perhaps.
+            # Noted here and not in `Activation.start`: if the worker's task is cancelled meanwhile, the cancellation is
+            # raised there in place of this error. But only this error says that the run may have been stored.
             self.refuse(error)
             raise
         self.value = started.run
@@ -81,12 +89,16 @@ class Acceptance(WorkItem[RunRow]):
         return started.taken
 
     def refuse(self, error: Exception) -> None:
-        """Note why the run is not stored. Does nothing if it is, or if another error was noted."""
+        """Raise an error to the caller of `wait`. Does nothing if the run is stored, or if an error was noted before.
+
+        Args:
+            error: why the run is not stored.
+        """
         if not self._is_known.is_set():
             self.error = error
             self._is_known.set()
 
     async def wait(self) -> RunRow:
-        """Return the run when another task has stored it. Raises the error that refused it."""
+        """Wait until `store_and_take` or `refuse` was called. Return the stored row, or raise the error."""
         await self._is_known.wait()
         return self.result()

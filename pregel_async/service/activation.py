@@ -176,20 +176,20 @@ class Activation:
         if taken is not None:
             await self._work_on(taken, graph)
 
-    async def start(self, accepted: Acceptance) -> None:
-        """Accept a run. If its thread has no other open run, take it in the same transaction, and execute it.
+    async def start(self, acceptance: Acceptance) -> None:
+        """Store a run. If its thread has no other open run, take it in the same transaction, and execute it.
 
         Args:
-            accepted: the run. Its waiter gets the stored row, or the error that refused it.
+            acceptance: the run. The caller of `acceptance.wait` gets the stored row, or the error that refused it.
         """
         runs, worker = self._tools.runs, self._tools.worker_id
         try:
-            taken = await self._acquire(lambda wants: accepted.store_and_take(runs, wants, worker))
+            taken = await self._acquire(lambda wants: acceptance.store_and_take(runs, wants, worker))
         except Exception as error:
-            accepted.refuse(error)
+            acceptance.refuse(error)
             return
         if taken is not None:
-            await self._work_on(taken, accepted.request.assistant)
+            await self._work_on(taken, acceptance.request.assistant)
 
     async def _work_on(self, taken: TakenRun, graph: str) -> None:
         """Execute a run that was taken, of the graph of this name."""

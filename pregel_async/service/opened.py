@@ -46,9 +46,16 @@ class OpenService:
             raise UnknownGraphError(name, self.graphs)
         return found
 
-    async def accept(self, accepted: Acceptance) -> RunRow:
-        """Accept a run, by the worker of this process if it has a spare slot. See `RunStore.start`."""
-        return await (accepted.store(self.runs) if self.loop is None else self.loop.accept(accepted))
+    async def accept(self, acceptance: Acceptance) -> RunRow:
+        """Store a run. The worker of this process takes it in the same transaction if it has a spare slot.
+
+        Args:
+            acceptance: the run.
+
+        Returns:
+            The stored row. See `RunStore.start`, also for the errors.
+        """
+        return await (acceptance.store(self.runs) if self.loop is None else self.loop.accept(acceptance))
 
     def look_for_cancellations(self) -> None:
         """Have the worker of this process stop cancelled runs at once."""

@@ -598,7 +598,7 @@ class RunService:
 
 @asynccontextmanager
 async def _in_background(work: Callable[[], Coroutine[Any, Any, object]]) -> AsyncGenerator[None, None]:
-    """Await work during a block, and cancel it at the block's end."""
+    """Run `work` in a task during a block, and cancel it at the block's end."""
     async with task_group() as group:
         start_soon(group, work)
         try:
@@ -609,7 +609,7 @@ async def _in_background(work: Callable[[], Coroutine[Any, Any, object]]) -> Asy
 
 @asynccontextmanager
 async def _working(loop: WorkLoop) -> AsyncGenerator[None, None]:
-    """Work during a block, and wait at its end until no run is in progress."""
+    """Run a worker in a task during a block. At the block's end, drain it, and wait until no run is in progress."""
     async with task_group() as group:
         start_soon(group, loop.work)
         try:
@@ -626,12 +626,13 @@ async def _ended(opened: OpenService, run_id: str, seconds: float | None, hint: 
 
 
 async def _state_after(graph: Graph[Any, Any], run: Run) -> StateSnapshot[Any] | None:
-    """Return the newest state that a run has stored; None if it has stored none."""
+    """Return the newest state that a run has stored; None if the run has stored none."""
     here: Config = {"configurable": {"thread_id": run.thread_id}}
     newest = await graph.aget_state(here)
     if newest.metadata is not None and newest.metadata.get("run_id") == run.run_id:
         return newest
-    # Another run has continued the thread, or this one has stored nothing. To read the history takes more round trips.
+    # Another run has continued the thread, or this run has stored nothing. Not first, because reading the history takes
+    # more round trips.
     states = graph.aget_state_history(here, filter={"run_id": run.run_id}, limit=1)
     async with aclosing(cast("Any", states)):
         async for state in states:
@@ -663,10 +664,11 @@ def _seconds_or_none(name: str, value: Any) -> float | None:
 
 
 def _text_or_none(name: str, value: Any) -> str | None:
+    """Return a string that can be stored, or None. Raises `ConfigError`."""
     if value is None:
         return None
     if not isinstance(value, str):
-        raise ConfigError(f"{name} is a text, not {value!r}")
+        raise ConfigError(f"{name} is a string, not {value!r}")
     check_text(value, name)
     return value
 

@@ -1,4 +1,4 @@
-"""A task group whose tasks are parts of one piece of work, so that the error of one is the error of the work."""
+"""`task_group`: a task group that raises a single exception without an `ExceptionGroup` around it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from .._runtime.platform.event_loops import sole_exception
 
 @asynccontextmanager
 async def task_group() -> AsyncGenerator[TaskGroup, None]:
-    """Open a task group. If one exception ends it, that is raised, and not a group of one.
+    """Open a task group whose tasks do parts of one job, so that the caller handles the error of any part as its own.
 
     Yields:
         The task group.
+
+    Raises:
+        BaseException: the exception of the block or of a task, if there is only one.
+        BaseExceptionGroup: several exceptions.
     """
     try:
         async with anyio.create_task_group() as group:

@@ -130,7 +130,7 @@ class WorkLoop:
                     self._context, self._loop = copy_context(), current_loop()
                     try:
                         await self._dispatcher.work(self)
-                    finally:  # also if it has failed: the task group takes no more tasks
+                    finally:  # also if the dispatcher has failed: the task group takes no more tasks then
                         self._context = None
             self._background.cancel_scope.cancel()
 
@@ -181,36 +181,37 @@ class WorkLoop:
         start_soon(self._group, self._work_on, thread.thread_id, activation, partial(activation.work, thread), ended)
         return ended
 
-    async def accept(self, accepted: Acceptance) -> RunRow:
-        """Accept a run. If no queued run needs the slot for it, this worker takes it in the same transaction.
+    async def accept(self, acceptance: Acceptance) -> RunRow:
+        """Store a run. If a slot is free that no queued run needs, this worker takes the run in the same transaction.
 
         Args:
-            accepted: the run. See `RunStore.start` for the errors.
+            acceptance: the run.
 
         Returns:
-            The run, as it was accepted.
+            The stored row.
 
         Raises:
             ServiceDrainingError: this process shuts down. The run is not stored.
+            Exception: as for `RunStore.start`.
         """
         # A caller on another event loop cannot start a task of this one.
         context = self._context if current_loop() == self._loop else None
-        thread_id = accepted.thread_id
-        if context is None or not self._has_slot_for(thread_id, accepted.route):
-            return await accepted.store(self.runs)
+        thread_id = acceptance.thread_id
+        if context is None or not self._has_slot_for(thread_id, acceptance.route):
+            return await acceptance.store(self.runs)
         self._spare -= 1
         activation = Activation(self._tools)
         self._active[thread_id] = activation
 
-        async def work() -> None:
+        async def store_and_work() -> None:
             try:
-                await activation.start(accepted)
-            finally:
-                accepted.refuse(ServiceDrainingError())
+                await activation.start(acceptance)
+            finally:  # if the task was cancelled before the run was stored
+                acceptance.refuse(ServiceDrainingError())
 
         # In the worker's context and not the caller's: if a node of another run starts this run, it is no part of that.
-        context.run(start_soon, self._group, self._work_on, thread_id, activation, work, anyio.Event())
-        return await accepted.wait()
+        context.run(start_soon, self._group, self._work_on, thread_id, activation, store_and_work, anyio.Event())
+        return await acceptance.wait()
 
     def _has_slot_for(self, thread_id: str, route: str) -> bool:
         # `_spare` excludes slots that became free later: queued runs get these first.

@@ -247,9 +247,9 @@ GROUPS = (
     ),
     Group(
         "Reading a long list",
-        "A superstep of a node that reads messages of its state: the last one, or each. A message holds a dict of metadata, except "
-        "flat ones. With us a node gets copies of the messages that it takes, so that it can change no other node's; a node that needs "
-        "the last few of a long list is cheaper if it takes only these.",
+        "A superstep of a node that reads messages of its state: the last one, or each. A message holds a dict of metadata, unless "
+        "it is flat. With us a node gets copies of the messages that it takes, so that it cannot change those of other nodes; a node "
+        "that needs the last few of a long list is faster if it takes only these.",
         (*LAST.values(), *EACH.values(), *EACH_FLAT.values()),
     ),
     Group(

@@ -114,7 +114,7 @@ def message(number: int, role: str = "assistant") -> dict[str, Any]:
 
 
 def conversation(count: int, *, flat: bool) -> list[dict[str, Any]]:
-    """Chat messages. Flat ones have no dict of metadata: all their values are texts and numbers."""
+    """Return chat messages. If `flat`, a message has no dict of metadata: all its values are strings and numbers."""
     messages = [message(number) for number in range(count)]
     if flat:
         for each in messages:

@@ -34,7 +34,7 @@ def test_equal_positions_and_only_they_have_equal_ids(one: Place, other: Place) 
 
 @given(scope=st.tuples(names, names), step=st.integers(-1, 10**6), name=st.text(min_size=1, max_size=8))
 def test_a_triggered_nodes_task_has_the_id_of_its_position(scope: tuple[str, str], step: int, name: str) -> None:
-    """P2: the id of a triggered node's task, which is made without its path, is that of the task's position."""
+    """P2: `Task.id` has a fast path for triggered nodes, which returns the same id as `task_id`."""
     task = Task(node(name, "in"), step, 0, scope)
     assert task.id == task_id(*scope, step, name, task.path)
 

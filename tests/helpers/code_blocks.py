@@ -30,15 +30,15 @@ def python(cwd: Path, *args: str, input: str = "") -> subprocess.CompletedProces
     return done
 
 
-REAPED = re.compile(r"^Unknown child process pid \d+, will report returncode 255\n", re.MULTILINE)
-"""What asyncio of Python 3.11 logs now and then if anyio kills a worker process at the end of its loop: `Popen.kill` has
-asked for the status of a process that had just ended, before asyncio's own thread did. That status is not used."""
+UNKNOWN_CHILD = re.compile(r"^Unknown child process pid \d+, will report returncode 255\n", re.MULTILINE)
+"""A harmless warning of asyncio in Python 3.11. It is logged now and then when anyio kills a worker process at the end
+of its event loop: if the process has just ended, `Popen.kill` may get its exit status before asyncio's thread does."""
 
 
 def run(cwd: Path, *args: str) -> str:
-    """Return the output of a program, which must not write to stderr."""
+    """Return the output of a program, which must write nothing to stderr but `UNKNOWN_CHILD`."""
     done = python(cwd, *args)
-    assert REAPED.sub("", done.stderr) == ""
+    assert UNKNOWN_CHILD.sub("", done.stderr) == ""
     return done.stdout
 
 

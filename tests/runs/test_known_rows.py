@@ -1,4 +1,4 @@
-"""Which changes are stored with a superstep, by rows that a process knows."""
+"""Known rows: which changes of runs may be stored with a superstep, and the rows after a transaction."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_change_of_one_run() -> None:
 
 
 def test_a_change_of_more_than_one_run() -> None:
-    """P16: a change of anything else is no mark: the ordinary transaction stores it."""
+    """P16: any other change is left to the ordinary transaction."""
     for changes in (
         Changes(None),
         Changes(None, THREAD),

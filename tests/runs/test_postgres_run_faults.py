@@ -261,8 +261,8 @@ async def test_a_connection_that_breaks_at_a_new_thread(
     saver: PostgresSaver,
     proxy: Proxy,
 ) -> None:
-    """P3, P4: the statement that stores a new thread with its run is lost before or after its execution: both are
-    stored, once. A run that is then taken by another process is not stored again."""
+    """P3, P4: if the connection breaks before or after the statement that stores a new thread is executed, the thread
+    and its run are stored once."""
     expected = facts_of(await (await call(saver, "right"))()), await stored(saver, "right")
     work = await call(saver, "t")
     proxy.plan(plan, "added_run_threads")
@@ -275,17 +275,17 @@ async def test_a_stored_run_of_a_new_thread_that_has_ended_since(
     saver: PostgresSaver, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P4: a run whose answer was lost is not stored again, also if others have taken and ended it since."""
-    add, tries = run_transactions.RunTransactions._add, list[int]()
+    add, tries = run_transactions.RunTransactions._store_new_threads, list[int]()
     async with PostgresSaver.from_conn_string(unsynced(), schema=saver.schema) as other:
 
         async def overtaken(self: Any, cursor: Any, attempts: Any) -> None:
-            tries.extend([len(attempts)] * bool(attempts))  # not of the other saver's calls
+            tries.extend([len(attempts)] * bool(attempts))  # `attempts` is empty for the calls of the other saver
             if attempts and len(tries) == 2:
                 lease, _ = await take_run(other, 1, at="t")
                 await other.runs.end(lease, "t-new", SUCCESS)
             await add(self, cursor, attempts)
 
-        monkeypatch.setattr(run_transactions.RunTransactions, "_add", overtaken)
+        monkeypatch.setattr(run_transactions.RunTransactions, "_store_new_threads", overtaken)
         proxy.plan("lose the answer", "added_run_threads")
         run = await (await start_in_a_new_thread(saver, "t"))()
         assert tries == [1, 1] and (run.status, run.seq) == ("pending", 1)
@@ -421,16 +421,16 @@ async def test_changes_of_several_threads_share_a_transaction(
 
 
 async def test_new_threads_share_a_statement(saver: PostgresSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3: starts in new threads that wait at the same time are one statement. One whose thread exists does not harm the
-    others, nor does one that is refused."""
+    """P3: starts in new threads that wait at the same time share a statement. A start whose thread exists, and one that
+    is refused, do not affect the others."""
     await saver.runs.start("t2", request("t2-a"))
-    batches, add, sizes = Batches(monkeypatch), run_transactions.RunTransactions._add, list[int]()
+    batches, add, sizes = Batches(monkeypatch), run_transactions.RunTransactions._store_new_threads, list[int]()
 
     async def noting(self: Any, cursor: Any, attempts: Any) -> None:
         sizes.append(len(attempts))
         await add(self, cursor, attempts)
 
-    monkeypatch.setattr(run_transactions.RunTransactions, "_add", noting)
+    monkeypatch.setattr(run_transactions.RunTransactions, "_store_new_threads", noting)
     names = [f"t{number}" for number in range(6)]
     calls: dict[str, Callable[[], Awaitable[Any]]] = {
         name: partial(saver.runs.start, name, request(f"{name}-b"), is_new=True) for name in names
@@ -443,9 +443,11 @@ async def test_new_threads_share_a_statement(saver: PostgresSaver, monkeypatch: 
     assert batches.count <= 4  # for "t2" and "same id" alone
 
 
-async def test_a_failure_beside_new_threads(saver: PostgresSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P4: the caller of a run that is stored by the statement of new threads gets the run, even if the server's disk is
-    full when the changes of other threads are to be stored, which waited at the same time."""
+async def test_new_threads_do_not_get_errors_of_known_ones(
+    saver: PostgresSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P4: new threads and known threads that wait at the same time are not one batch. If the server's disk is full when
+    the known ones are to be stored, the callers of the new ones get their runs all the same."""
     batches, execute = Batches(monkeypatch), run_transactions.RunTransactions._execute
 
     async def failing(self: Any, connection: Connection, attempts: Any) -> None:

@@ -115,8 +115,8 @@ async def test_each_answer_has_the_time(right: PostgresSaver) -> None:
 @pytest.mark.one_loop
 @pytest.mark.parametrize("is_new", [True, False], ids=["new thread", "known thread"])
 async def test_each_start_has_the_time(right: PostgresSaver, is_new: bool) -> None:
-    """P16: so does accepting a run, also in a process that does nothing else. By this clock it computes when the runs of
-    new threads were accepted, so which thread has waited longest, and when a run is due."""
+    """P16: accepting a run corrects the clock, also in a process that does nothing else. By this clock, the run of a new
+    thread gets the time at which it was accepted. That time decides which thread has waited longest."""
     right._server_clock._offset = 0.0
     await right.runs.start(f"start {is_new}", request(f"run {is_new}"), is_new=is_new)
     assert abs(right.clock() - time.time()) < 1

@@ -1,4 +1,4 @@
-"""PostgreSQL: the first run of a new thread is stored by one statement, unless the thread is not new."""
+"""PostgreSQL: the first run of a new thread is stored by one statement, unless the thread exists already."""
 
 from __future__ import annotations
 
@@ -30,23 +30,28 @@ async def saver() -> AsyncIterator[PostgresSaver]:
 
 
 class Statements:
-    """The sizes of the batches of new threads (`new`), and of the transactions that lock and read (`locking`)."""
+    """Records the batches that are stored.
+
+    Attributes:
+        new: the sizes of batches of new threads.
+        locking: the sizes of transactions that lock and read the rows first.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.new: list[int] = []
         self.locking: list[int] = []
-        add, transaction = RunTransactions._add, RunTransactions._execute
+        store_new, execute = RunTransactions._store_new_threads, RunTransactions._execute
 
-        async def counted_add(here: RunTransactions, cursor: Any, attempts: Sequence[Any]) -> None:
+        async def counted_store_new(here: RunTransactions, cursor: Any, attempts: Sequence[Any]) -> None:
             self.new += [len(attempts)] * bool(attempts)
-            await add(here, cursor, attempts)
+            await store_new(here, cursor, attempts)
 
-        async def counted(here: RunTransactions, connection: Any, attempts: Sequence[Any]) -> None:
+        async def counted_execute(here: RunTransactions, connection: Any, attempts: Sequence[Any]) -> None:
             self.locking.append(len(attempts))
-            await transaction(here, connection, attempts)
+            await execute(here, connection, attempts)
 
-        monkeypatch.setattr(RunTransactions, "_add", counted_add)
-        monkeypatch.setattr(RunTransactions, "_execute", counted)
+        monkeypatch.setattr(RunTransactions, "_store_new_threads", counted_store_new)
+        monkeypatch.setattr(RunTransactions, "_execute", counted_execute)
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ async def test_one_statement(saver: PostgresSaver, statements: Statements) -> No
 
 
 async def test_a_thread_that_is_not_new(saver: PostgresSaver, statements: Statements) -> None:
-    """P3: if the thread exists, the ordinary transaction stores the run, beside the new ones of its batch."""
+    """P3: if the thread exists, its run is stored by the transaction that locks and reads."""
     await saver.runs.start("t", request("a"), is_new=True)
     lease = await saver.acquire("called", here("direct call"), now=NOW, expires_at=LATER)
     assert (await saver.runs.start("t", request("b"), is_new=True)).seq == 2
@@ -80,7 +85,8 @@ async def test_a_thread_that_is_not_new(saver: PostgresSaver, statements: Statem
 
 
 async def test_runs_with_a_key_or_a_queue(saver: PostgresSaver, statements: Statements) -> None:
-    """P4: another thread may have the key, and a job is queued in the transaction that stores the run."""
+    """P4: a run with a key, or of a queue in the database, is stored by the transaction that locks and reads: another
+    thread may have the key, and the job is queued in the same transaction."""
     await saver.runs.start("t", request("a", idempotency_key="k"), is_new=True)
     queued: list[str] = []
 

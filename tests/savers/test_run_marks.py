@@ -1,10 +1,13 @@
-"""A run's mark: its first and last superstep are stored with its rows, without reading them, unless they have changed."""
+"""Run marks: the first and the last superstep of a run are stored with the run's rows, without reading these rows.
+
+If another process has changed the rows, the ordinary transaction reads them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import pytest
@@ -20,12 +23,13 @@ from tests.helpers.postgres_tools import conninfo, made_schema
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
-OpenSaver = Callable[[float], SqliteSaver | PostgresSaver]
+RunSaver: TypeAlias = SqliteSaver | PostgresSaver
+OpenSaver: TypeAlias = Callable[[float], RunSaver]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def open_saver(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Returns a saver of one database, to be opened, for a time of its clock."""
+    """A function that makes a saver of one database, with a clock that stands at a time."""
     if request.param == "sqlite":
         yield lambda now: SqliteSaver(tmp_path / "runs.db", synchronous="NORMAL", clock=lambda: now)
         return
@@ -34,13 +38,13 @@ def open_saver(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-async def saver(open_saver: OpenSaver) -> AsyncIterator[SqliteSaver | PostgresSaver]:
+async def saver(open_saver: OpenSaver) -> AsyncIterator[RunSaver]:
     async with open_saver(NOW) as saver:
         yield saver
 
 
 @pytest.fixture
-async def other(open_saver: OpenSaver, saver: object) -> AsyncIterator[SqliteSaver | PostgresSaver]:
+async def other(open_saver: OpenSaver, saver: object) -> AsyncIterator[RunSaver]:
     """The saver of another process: another connection, which shares nothing with the first one."""
     async with open_saver(NOW) as other:
         yield other
@@ -65,7 +69,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-async def taken(saver: SqliteSaver | PostgresSaver, run_id: str = "a", thread_id: str = "t") -> Lease:
+async def taken(saver: RunSaver, run_id: str = "a", thread_id: str = "t") -> Lease:
     """Start a run, and take it."""
     await saver.runs.start(thread_id, request(run_id))
     found = await saver.runs.acquire_and_take(thread_id, 1, WantedLease(here("worker"), NOW, LATER), worker="w")
@@ -73,7 +77,7 @@ async def taken(saver: SqliteSaver | PostgresSaver, run_id: str = "a", thread_id
     return found.lease
 
 
-async def status_of(saver: SqliteSaver | PostgresSaver, run_id: str = "a") -> tuple[str, bool]:
+async def status_of(saver: RunSaver, run_id: str = "a") -> tuple[str, bool]:
     run = await saver.runs.get_run(run_id)
     assert run is not None
     return run.status, run.begun
@@ -81,7 +85,7 @@ async def status_of(saver: SqliteSaver | PostgresSaver, run_id: str = "a") -> tu
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["taken", "taken at once"])
 async def test_a_run_without_interference(
-    saver: SqliteSaver | PostgresSaver, other: SqliteSaver | PostgresSaver, transactions: list[int], at_once: bool
+    saver: RunSaver, other: RunSaver, transactions: list[int], at_once: bool
 ) -> None:
     """P16: the first and the last superstep of a run are stored with its rows, without reading them."""
     if at_once:
@@ -106,9 +110,7 @@ async def test_a_run_without_interference(
     assert saver._held_leases == {}
 
 
-async def test_a_run_that_pauses(
-    saver: SqliteSaver | PostgresSaver, other: SqliteSaver | PostgresSaver, transactions: list[int]
-) -> None:
+async def test_a_run_that_pauses(saver: RunSaver, other: RunSaver, transactions: list[int]) -> None:
     """P16: a run that pauses at a question ends with the record of the question, and its lease is released."""
     lease = await taken(saver)
     await saver.runs.begin(lease, "a", commit(row(1)))
@@ -123,9 +125,7 @@ async def test_a_run_that_pauses(
     assert header.owner is None
 
 
-async def test_rows_that_were_changed(
-    saver: SqliteSaver | PostgresSaver, other: SqliteSaver | PostgresSaver, transactions: list[int]
-) -> None:
+async def test_rows_that_were_changed(saver: RunSaver, other: RunSaver, transactions: list[int]) -> None:
     """P16: a request to cancel, a follower and another run of the thread, which come while the run is executed, are
     neither overwritten nor missed."""
     lease = await taken(saver)
@@ -146,9 +146,7 @@ async def test_rows_that_were_changed(
     assert (thread.activation, thread.activation_no, thread.pending) == ("queued", 2, 1)
 
 
-async def test_a_cancellation_before_the_end(
-    saver: SqliteSaver | PostgresSaver, other: SqliteSaver | PostgresSaver, transactions: list[int]
-) -> None:
+async def test_a_cancellation_before_the_end(saver: RunSaver, other: RunSaver, transactions: list[int]) -> None:
     """P16: a run that is cancelled by another process between its first and its last superstep ends with the
     request."""
     lease = await taken(saver)
@@ -163,9 +161,7 @@ async def test_a_cancellation_before_the_end(
     assert header.owner is None and header.newest == row(2).checkpoint_id
 
 
-async def test_another_run_of_the_thread(
-    saver: SqliteSaver | PostgresSaver, other: SqliteSaver | PostgresSaver, transactions: list[int]
-) -> None:
+async def test_another_run_of_the_thread(saver: RunSaver, other: RunSaver, transactions: list[int]) -> None:
     """P16: a run that is accepted while the one before is executed queues the thread when that ends."""
     lease = await taken(saver)
     await saver.runs.begin(lease, "a", commit(row(1)))
@@ -177,7 +173,7 @@ async def test_another_run_of_the_thread(
     assert thread is not None and (thread.activation, thread.runs, thread.pending) == ("queued", 2, 1)
 
 
-async def test_a_lost_lease(saver: SqliteSaver | PostgresSaver, other: SqliteSaver | PostgresSaver) -> None:
+async def test_a_lost_lease(saver: RunSaver, other: RunSaver) -> None:
     """P5: a worker whose lease was taken over changes neither the thread nor the run."""
     lease = await taken(saver)
     await other.acquire("t", here("rival"), now=LATER + 1, expires_at=LATER + 30)
@@ -190,7 +186,7 @@ async def test_a_lost_lease(saver: SqliteSaver | PostgresSaver, other: SqliteSav
     assert await saver.read("t") is None
 
 
-async def test_a_thread_that_was_deleted(saver: SqliteSaver | PostgresSaver, open_saver: OpenSaver) -> None:
+async def test_a_thread_that_was_deleted(saver: RunSaver, open_saver: OpenSaver) -> None:
     """P5: a worker whose thread was deleted after its lease had expired stores nothing."""
     lease = await taken(saver)
     async with open_saver(LATER + 1) as later:
@@ -203,7 +199,7 @@ async def test_a_thread_that_was_deleted(saver: SqliteSaver | PostgresSaver, ope
         assert await later.threads() == ()
 
 
-async def test_a_head_that_does_not_fit(saver: SqliteSaver | PostgresSaver) -> None:
+async def test_a_head_that_does_not_fit(saver: RunSaver) -> None:
     """P3: a superstep that is refused leaves the run's rows as they are."""
     lease = await taken(saver)
     with pytest.raises(ThreadBusyError):
@@ -213,7 +209,7 @@ async def test_a_head_that_does_not_fit(saver: SqliteSaver | PostgresSaver) -> N
     assert await status_of(saver) == ("running", True)
 
 
-async def test_two_threads_at_once(saver: SqliteSaver | PostgresSaver, other: SqliteSaver | PostgresSaver) -> None:
+async def test_two_threads_at_once(saver: RunSaver, other: RunSaver) -> None:
     """A mark changes the rows of its own thread alone, regardless of what else is stored with it."""
     leases = [await taken(saver), await taken(saver, "b", "u")]
     await other.runs.cancel("b")
@@ -226,7 +222,7 @@ async def test_two_threads_at_once(saver: SqliteSaver | PostgresSaver, other: Sq
 
 
 @pytest.mark.parametrize("how", ["release", "commit", "end", "end without a commit", "drop"])
-async def test_rows_are_known_while_the_lease_is_held(saver: SqliteSaver | PostgresSaver, how: str) -> None:
+async def test_rows_are_known_while_the_lease_is_held(saver: RunSaver, how: str) -> None:
     """P14: a process remembers the rows of runs that it executes, and of no others."""
     lease = await taken(saver)
     await saver.runs.begin(lease, "a", commit(row(1)))
@@ -242,8 +238,8 @@ async def test_rows_are_known_while_the_lease_is_held(saver: SqliteSaver | Postg
     assert known == {}
 
 
-async def test_rows_of_a_later_lease(saver: SqliteSaver | PostgresSaver, transactions: list[int]) -> None:
-    """P16: a worker that lost its lease, and releases it, does not make its successor in the same process forget."""
+async def test_rows_of_a_later_lease(saver: RunSaver, transactions: list[int]) -> None:
+    """P16: when a worker releases a lease that it has lost, the rows that the next owner has written stay known."""
     old = await taken(saver)
     thread = await saver.runs.get_thread("t")
     assert thread is not None and await saver.runs.requeue(thread)

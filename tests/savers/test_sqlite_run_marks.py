@@ -1,4 +1,4 @@
-"""A run's mark in SQLite: its statements, shared transactions, cancelled callers, and a file that was upgraded."""
+"""Run marks in SQLite: their statements, shared transactions, cancelled callers, and a file that was upgraded."""
 
 from __future__ import annotations
 

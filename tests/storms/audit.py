@@ -160,7 +160,7 @@ class Audit:
 
     async def _check_thread(self, service: RunService, thread_id: str, accepted: list[Accepted]) -> None:
         """The log has what the runs give, in order, and the thread's status fits its state."""
-        graph = accepted[0].kind  # an answer is never the first
+        graph = accepted[0].kind  # of the first run, which is no answer: an answer's kind names no graph
         state = await service.graph(graph).aget_state(thread_id)
         log = state.values.get("log", [])
         wrong = self._log_error(accepted, log)

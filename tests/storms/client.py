@@ -54,7 +54,8 @@ class Client:
         """Hold conversations until the client is stopped."""
         while not self.stopped:
             kind = self._rng.choice(("chain", "wide", "ask"))
-            # Half of the threads get their ids from the service, with a run that has no key: it is stored in another way.
+            # Half of the threads get their ids from the service, and their first runs have no idempotency key. PostgreSQL
+            # stores such runs by another statement.
             thread_id = f"{kind}-{self._seed}-{next(self._threads)}" if self._rng.random() < 0.5 else None
             open_runs: list[Run] = []
             for _ in range(TURNS):
@@ -83,7 +84,7 @@ class Client:
         return thread_id
 
     async def _start(self, kind: str, thread_id: str | None, multitask: str) -> Run:
-        """Start a run; in a known thread often by several equal requests, all of which return the same run."""
+        """Start a run. In a known thread, often send several equal requests, all of which return the same run."""
         rng = self._rng
         mark = f"m{next(self._numbers)}"
         given: Any = Command(resume=mark) if kind == "answer" else {"mark": mark, "log": [f"{mark}.in"]}
@@ -104,7 +105,7 @@ class Client:
                     stream_mode=stream_mode,
                     max_stalls=1000,
                 ),
-                # Without a key, a request is repeated only if nothing was stored.
+                # A request without a key may be repeated only if nothing was stored: else it would start a second run.
                 StorageError if key is not None else StorageLockedError,
             )
             accepted.append(run)
@@ -151,7 +152,12 @@ class Client:
 
 
 async def _insisted(call: Callable[[], Awaitable[T]], failures: type[StorageError] = StorageError) -> T:
-    """Call until storage does not fail: a process that was stopped may have held the lock of the file."""
+    """Repeat a call until storage does not fail: a process that was stopped may have held the lock of the file.
+
+    Args:
+        call: the call.
+        failures: the errors after which it is repeated.
+    """
     while True:
         try:
             return await call()

@@ -117,8 +117,8 @@ class Lifecycle(RunSuite):
         assert owners == {"called": (None, direct.epoch), "later": (None, 0), "keyed": (wants.owner, 1)}
 
     async def test_start_in_a_new_thread(self, saver: BaseCheckpointSaver, runs: RunStore) -> None:
-        """P3, P16: with `is_new`, a store may decide before it looks. What it stores and returns is the same, also if
-        the thread or the key is not new."""
+        """P3, P16: with `is_new`, a store may decide without reading. It stores and returns the same as without
+        `is_new`, even if the thread or the idempotency key exists already."""
         now = saver.clock()
         stored: list[Any] = []
         for name, is_new in (("a", False), ("b", True)):
@@ -132,9 +132,9 @@ class Lifecycle(RunSuite):
             assert started.taken is not None and started.taken.run == await runs.get_run(f"{name} 2")
             rows = [await runs.get_thread(each) for each in (thread_id, f"taken {name}")]
             headers = [each for each in await saver.threads() if each.thread_id.endswith(name)]
-            facts = [(each.epoch, each.expires_at, each.metadata, each.head) for each in headers]
-            same = [each and (each.activation, each.activation_no, each.route, each.metadata) for each in rows]
-            stored.append((run.status, run.seq, started.run.seq, started.taken.run.attempt, facts, same))
+            in_headers = [(each.epoch, each.expires_at, each.metadata, each.head) for each in headers]
+            in_rows = [each and (each.activation, each.activation_no, each.route, each.metadata) for each in rows]
+            stored.append((run.status, run.seq, started.run.seq, started.taken.run.attempt, in_headers, in_rows))
             await runs.begin(started.taken.lease, f"{name} 2", commit(row(1)))
             assert await runs.end(started.taken.lease, f"{name} 2", SUCCESS)
         assert stored[0] == stored[1]

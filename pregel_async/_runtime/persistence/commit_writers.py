@@ -135,8 +135,8 @@ class CommitWriter:
         Raises:
             CheckpointError: this transaction or an earlier one failed.
         """
-        # Returns the awaitable instead of awaiting it: each coroutine that a waiting run holds is one more object for
-        # the collector to traverse in every superstep.
+        # The same as `store_queued(releases=ends)`, with fewer calls for each superstep. Returns the awaitable instead
+        # of awaiting it: each coroutine that a waiting run holds is one more object for the collector to traverse.
         if self.outer:
             return self._store_after_outer((), ())
         return self.lease.commit(self._build_commit(releases=ends), self._mark_stored, self.explain)
@@ -189,25 +189,27 @@ class CommitWriter:
         *,
         releases: bool = False,
     ) -> Awaitable[None]:
-        """Store these records and events with everything queued, in one transaction. Await the result at once.
+        """Store these records and events with everything queued, in one transaction.
 
-        What is queued stays queued if the transaction fails.
+        The transaction is built by this call and not when the result is awaited, so await the result at once. What is
+        queued stays queued if the transaction fails.
 
         Args:
             records: the records.
             events: the event rows.
-            releases: release the lease in the same transaction.
+            releases: release the lease in the same transaction. Ignored for a subgraph.
         """
         if self.outer:
             return self._store_after_outer(records, events)
         return self._store(self._build_commit(records, events, releases=releases), events)
 
     async def _store_after_outer(self, records: Sequence[TaskRecord], events: Sequence[EventRow]) -> None:
+        """Store the outer graphs' queued checkpoints, and then these records and events with everything queued."""
         await self._flush_outer_checkpoints()
         await self._store(self._build_commit(records, events), events)
 
     def _store(self, commit: Commit, events: Sequence[EventRow] = ()) -> Awaitable[None]:
-        """Store a transaction.
+        """Store a transaction. If it fails, add to the error which superstep is not stored.
 
         Args:
             commit: the transaction.

@@ -168,7 +168,7 @@ class Encoder:
         for task, outcome in zip(ran, outcomes, strict=True):
             node = task.node
             for trigger in node.triggers if task.send < 0 else ():
-                if trigger not in all_seen:  # the run of the node has consumed it
+                if trigger not in all_seen:  # usual: the node's run has emptied the channel
                     continue
                 name = node.identity
                 if name in all_seen[trigger] and board.channels[trigger].tracked:
@@ -208,10 +208,11 @@ class Encoder:
         emptied: list[str] = []
         versions: dict[str, int] = {}
         program, last, clock = self._program, self._last, board.clock
-        channels, stamps, shown, known_kinds = board.channels, board.versions, board.values, program.stored_kinds
-        held, held_kinds = before.values, before.kinds
+        channels, current_versions, shown = board.channels, board.versions, board.values
+        known_kinds = program.stored_kinds
+        old_values, old_kinds = before.values, before.kinds
         for name in board.changed:
-            if name in stamps and name in channels:
+            if name in current_versions and name in channels:
                 channel = channels[name]
                 if not channel.tracked:
                     continue
@@ -221,8 +222,8 @@ class Encoder:
                 else:
                     stored = self._storable_value(name, channel) if program.untracked else channel.checkpoint()
                 if stored is not MISSING:
-                    if stamps[name] != clock:
-                        versions[name] = stamps[name]
+                    if current_versions[name] != clock:
+                        versions[name] = current_versions[name]
                     if stored is None and name not in last:
                         values[name] = _NIL  # the value of an edge's channel
                     elif name == SENDS:
@@ -238,11 +239,11 @@ class Encoder:
                         kind = known_kinds[name]
                     else:
                         kind = known_kinds[name] = kind_of(channel)
-                    if name not in held_kinds or held_kinds[name] != kind:
+                    if name not in old_kinds or old_kinds[name] != kind:
                         kinds[name] = kind
                     continue
-            # Nothing of it is to be stored any more: it is empty, or the graph does not have it any more.
-            if name in held and (name not in channels or channels[name].tracked):
+            # The channel has no value to store: it is empty, or the graph no longer has it.
+            if name in old_values and (name not in channels or channels[name].tracked):
                 emptied.append(name)
             if name in last:
                 del last[name]  # otherwise a send of the next superstep could refer to the removed value

@@ -278,14 +278,17 @@ class ThreadLease:
         stored: Callable[[Commit], None] = _ignore,
         explain: Callable[[CheckpointError, Commit], None] = _explain_nothing,
     ) -> None:
-        """Store a transaction. If an earlier one of the run has failed, raise its error instead.
+        """Store a transaction. If an earlier transaction of the run has failed, raise its error instead.
 
         A transaction that has begun is finished even if the run is cancelled.
 
         Args:
             commit: the transaction.
             stored: called when the transaction is stored.
-            explain: called with the error if the transaction is not stored, to add what the error does not say.
+            explain: called with a `CheckpointError` and the transaction before the error is raised, to add a note.
+
+        Raises:
+            CheckpointError: this transaction or an earlier one of the run failed.
         """
         try:
             if self.failures:
@@ -351,8 +354,9 @@ class CheckpointIds:
 
     def __init__(self, environment: Environment, after: CheckpointId | None) -> None:
         self._ticks = -1 if after is None else _ticks_of(after)  # 1/4096 ms, of the last id
-        # The format of the ids of one millisecond, because a run often makes several in one.
-        self._ms, self._form = -1, ""
+        # The ids of one millisecond differ in three digits. `_format` has the other digits for the millisecond `_ms`: a
+        # run often makes several ids in one millisecond.
+        self._ms, self._format = -1, ""
         # Random bits once per owner instead of once per id: ids of one owner differ in their ticks, and ids of two
         # owners of a thread in these bits.
         tail = f"{0b10 << 62 | environment.entropy():016x}"
@@ -376,8 +380,8 @@ class CheckpointIds:
         ms = ticks >> 12
         if ms != self._ms:
             text = f"{ms:012x}"
-            self._ms, self._form = ms, f"{text[:8]}-{text[8:]}-7%03x{self._tail}"
-        return CheckpointId(self._form % (ticks & 0xFFF))
+            self._ms, self._format = ms, f"{text[:8]}-{text[8:]}-7%03x{self._tail}"
+        return CheckpointId(self._format % (ticks & 0xFFF))
 
 
 def _ticks_of(checkpoint_id: CheckpointId) -> int:
@@ -438,7 +442,7 @@ async def _acquire_or_pause(
 
 
 def _clock_of(saver: BaseCheckpointSaver, environment: Environment) -> Callable[[], float]:
-    """Return the clock by which a lease is timed, in unix seconds."""
+    """Return the function that returns the time by which leases expire, in unix seconds."""
     # By the saver's clock, which is the same for all machines that share a database: theirs may differ by minutes. An
     # environment that has a clock of its own, as in a simulation, decides when leases lapse.
     clock: object = type(environment).now

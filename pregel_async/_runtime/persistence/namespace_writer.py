@@ -169,7 +169,7 @@ class NamespaceWriter(LoadedNamespace):
 
     @cached_property
     def _origin(self) -> dict[str, Any]:
-        """The entries of the call site, the graph's version and the lease for the metadata of each checkpoint."""
+        """Metadata of each checkpoint: of the call site, the graph's version, and the node that began the thread."""
         lease = self.lease
         made_in = {} if lease.scope == lease.token.thread_id else {MADE_IN: lease.scope}
         return {**self.site.metadata, **self.own_version, **made_in}
@@ -293,6 +293,7 @@ class NamespaceWriter(LoadedNamespace):
         if lease.moved_tips and not self.outer:
             delta.tips.update(lease.moved_tips)
             lease.moved_tips = {}
+        # Few supersteps have records or amounts spent, so one condition skips the work of both.
         if records.results or self.counter.unrecorded or state.spent or lease.spent_in_subgraphs:
             delta.spent.update(self.counter.close_superstep(anew=source == "input" and bool(self.outer)))
             if records.results:

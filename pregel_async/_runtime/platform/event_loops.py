@@ -205,7 +205,7 @@ def cancelled_error() -> BaseException:
 
 def sole_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the only exception of a group, or the group itself if it has several."""
-    # The child tasks here never raise. So the group wraps only an exception of the waiting task: on trio, Ctrl-C.
+    # The runtime's child tasks never raise. So its groups wrap only an exception of the waiting task: on trio, Ctrl-C.
     return group.exceptions[0] if len(group.exceptions) == 1 else group
 
 
