@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 
@@ -50,6 +51,8 @@ def run_worker(service: RunService, settings: Worker, target: str) -> int:
     Raises:
         Exception: the service cannot be opened, or the worker has failed.
     """
+    logging.basicConfig(format="%(message)s")  # does nothing if the service's module has set up logging
+    logging.getLogger("pregel_async.service").setLevel(logging.INFO)  # it logs failed runs
     return anyio.run(_work, service.with_work(settings), settings, target)
 
 

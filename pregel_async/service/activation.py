@@ -262,7 +262,7 @@ class Activation:
                     log.exception("run %s of thread %r raised after its end was stored", row.run_id, row.thread_id)
                 else:
                     failed = f"{error.type}: {error.message}"
-                    log.warning("run %s of thread %r has failed: %s", row.run_id, row.thread_id, failed)
+                    log.info("run %s of thread %r has failed: %s", row.run_id, row.thread_id, failed)
             except anyio.get_cancelled_exc_class():
                 # The worker is being stopped, and its grace is over.
                 if not self._has_ended:

@@ -66,6 +66,13 @@ def test_a_worker_takes_over_from_one_that_was_killed(
     assert shell.ran == ["first", *(f"work {item}" for item in range(5))]
 
 
+def test_a_failed_run_is_logged(started: Start, accepted: Any) -> None:
+    """P9: the worker's log says which run has failed, and why."""
+    run = accepted("failing", "--thread", "t")
+    process = started(*WORKER)
+    wait_for(process.stderr, f"run {run} of thread 't' has failed: ")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_drains(
     shell: Any, call: Any, started: Start, accepted: Any, status: Any, number: int
