@@ -1719,14 +1719,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         ("tests/durability/test_cancel_during_writes.py::test_a_loop_with_a_saver_that_never_waits",),
     ),
     Fault(
-        "turn-of-resumes",
-        "P7: a loop of resumes of a finished thread with InMemorySaver cannot be cancelled",
-        "engine.run._run_stored",
-        "yields_first=not call_input.is_input",
-        "yields_first=False",
-        ("tests/durability/test_cancel_during_writes.py::test_a_loop_with_a_saver_that_never_waits",),
-    ),
-    Fault(
         "turn-of-upkeep",
         "P7: a loop of upkeep with InMemorySaver cannot be cancelled",
         "UpkeepLease.__aenter__",

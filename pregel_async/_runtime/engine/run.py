@@ -137,7 +137,7 @@ async def _run_stored(root_call: _RootCall, saver: BaseCheckpointSaver, codec: C
         thread_id,
         settings.on_conflict,
         settings.durability,
-        yields_first=not call_input.is_input,  # an input runs a superstep, which yields; a resume may run none
+        yields_first=False,  # a superstep yields; and without one, the release of the lease does
     ) as lease:
         lease.metadata = settings.thread_metadata
         metadata = {**settings.metadata, "run_id": root_call.run_id}
