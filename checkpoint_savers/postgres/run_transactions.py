@@ -397,8 +397,15 @@ class RunTransactions:
         Raises:
             psycopg.errors.UniqueViolation: a row of one of several calls exists. Halve the batch.
         """
-        decided = [(attempt, self._new_thread(attempt)) for attempt in attempts if not attempt.committed]
-        todo = [(attempt, new) for attempt, new in decided if new is not None]
+        todo: list[tuple[RunAttempt[Any], NewThread]] = []
+        for attempt in attempts:
+            if attempt.committed or attempt.assumed is None:
+                continue
+            new = self._new_thread(attempt, attempt.assumed)
+            if new is None:
+                attempt.assumed = None
+            else:
+                todo.append((attempt, new))
         if not todo:
             return
         text, values = insert_statement([new for _, new in todo])
@@ -420,16 +427,13 @@ class RunTransactions:
             attempt.committed = is_stored
             attempt.assumed = None
 
-    def _new_thread(self, attempt: RunAttempt[Any]) -> NewThread | None:
-        """Decide by the assumption of a call that its thread is new.
+    def _new_thread(self, attempt: RunAttempt[Any], assumed: Found) -> NewThread | None:
+        """Decide by the assumption that the thread of a call is new.
 
         Returns:
             The rows to store. None if the decision raises a `CheckpointError`, or stores anything else than a thread
-            and a run. Then the assumption is removed from the call.
+            and a run.
         """
-        assumed, attempt.assumed = attempt.assumed, None
-        if assumed is None:
-            return None
         try:
             decided = self._decided(attempt, _Locked(assumed, {}, is_new=True, xid=""), alone=True)
         except CheckpointError:  # the assumption may be wrong: decide again by the stored rows
@@ -437,7 +441,6 @@ class RunTransactions:
         changes, wants = decided.changes, attempt.wants
         if changes.thread is None or len(changes.runs) != 1:
             return None
-        attempt.assumed = assumed  # needed again if the batch is halved
         expires_at = None if wants is None or attempt.acquired is None else wants.expires_at
         return NewThread(changes.thread, changes.runs[0], decided.metadata, attempt.acquired, expires_at)
 

@@ -52,7 +52,9 @@ def run_worker(service: RunService, settings: Worker, target: str) -> int:
         Exception: the service cannot be opened, or the worker has failed.
     """
     logging.basicConfig(format="%(message)s")  # does nothing if the service's module has set up logging
-    logging.getLogger("pregel_async.service").setLevel(logging.INFO)  # it logs failed runs
+    log = logging.getLogger("pregel_async.service")
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)  # the level of failed runs
     return anyio.run(_work, service.with_work(settings), settings, target)
 
 
