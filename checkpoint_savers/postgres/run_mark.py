@@ -7,7 +7,7 @@ The transaction that locks and reads the rows first then decides again (`run_tra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ..runs.known_rows import RunChange
@@ -58,26 +58,34 @@ class RunMark(NamedTuple):
     Attributes:
         run: values for `RUNS`, without the number of the write.
         thread: values for `THREADS`, likewise; None if the thread's row does not change.
+        frames: the new frames, as in `KnownRows`.
     """
 
     run: tuple[Any, ...]
     thread: tuple[Any, ...] | None
+    frames: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, change: RunChange) -> RunMark:
+    def of(cls, change: RunChange, known: Mapping[str, bytes]) -> RunMark:
         """Return the mark of a change.
 
         Args:
             change: the rows before and after.
+            known: frames of `KnownRows`.
         """
-        of_run = changed_run_values(change.before)[-1], *changed_run_values(change.after)
+        run_id = change.after.run_id
+        run = changed_run_values(change.after)
+        frames = {**known, run_id: run[-1]}
+        of_run = known.get(run_id) or changed_run_values(change.before)[-1], *run
         before, after = change.thread_before, change.thread_after
         if after is None:
-            return cls(of_run, None)
+            return cls(of_run, None, frames)
         has_content = before.values is not after.values or before.interrupts is not after.interrupts
         content = content_values(after) if has_content else (None, None)
-        of_thread = thread_values(before)[-1], has_content, escape(after.thread_id), *thread_values(after), *content
-        return cls(of_run, of_thread)
+        thread = thread_values(after)
+        frames[""] = thread[-1]
+        expected = known.get("") or thread_values(before)[-1]
+        return cls(of_run, (expected, has_content, escape(after.thread_id), *thread, *content), frames)
 
 
 class MarkParts(NamedTuple):

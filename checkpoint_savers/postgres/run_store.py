@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
-
-from msgspec.structs import replace
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..errors import SaverClosedError
 from ..records import Commit, Lease
 from ..runs.changes import TOPICS, ChangeSignal, Topic
-from ..runs.decisions import Changes, Found, WantedLease
-from ..runs.known_rows import KnownRows, LeasedRows, RowsChangedError, RunChange
-from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work, topics_of
+from ..runs.decisions import Found, WantedLease
+from ..runs.known_rows import KnownRows, LeasedRows, MarkedWrite, RunChange
+from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
 from .open_saver import ConnectedSaver
@@ -39,6 +37,21 @@ class RunWork(Protocol):
     ) -> T:
         """Run `work(cursor, *args)`, perhaps several times."""
         ...
+
+
+class _MarkedStatement(NamedTuple):
+    """A superstep with its run's mark. See `MarkedWrite`."""
+
+    write: LeasedWrite
+    frames: Mapping[str, bytes]
+    saver: ConnectedSaver
+
+    @property
+    def is_stored(self) -> bool:
+        return self.write.is_stored
+
+    async def store(self) -> None:
+        await self.saver.write(self.write)
 
 
 class PostgresRuns(RunStore):
@@ -87,9 +100,8 @@ class PostgresRuns(RunStore):
         self._clock = clock
         self._now = now
         self._number = number
-        self._known = LeasedRows()
+        self._known = LeasedRows(self._marked_write, now=now, notify=self.notify, released=released)
         self._acquired = acquired
-        self._released = released
         self._opened = opened
         self._payload = payload
         self._payloads = {topic: payload(topic) for topic in TOPICS}
@@ -111,12 +123,9 @@ class PostgresRuns(RunStore):
     ) -> T:
         check_commit(lease, commit)
         if lease is not None and commit is not None:
-            known = self._known.pop(lease)
-            if known is not None:
-                found = known.found(run_id, self._now())
-                changes = decide(found)
-                if await self._store_marked(found, changes, lease, commit):
-                    return changes.result
+            changes = await self._known.store(decide, run_id, lease, commit)
+            if changes is not None:
+                return changes.result
         # Not with a key: a run of another thread may have the same key. Not with `on_queued`: it is called only in the
         # transaction that locks and reads.
         may_assume = is_new and idempotency_key is None and self.on_queued is None
@@ -139,9 +148,8 @@ class PostgresRuns(RunStore):
         finally:
             # Also if the caller was cancelled while it waited: the transaction has ended all the same.
             if attempt.committed:
-                self._note(thread_id, attempt.known_rows, attempt.topics)
-                if lease is not None and attempt.released:
-                    self._released(lease)
+                released = lease if attempt.released else None
+                self._known.note(thread_id, attempt.known_rows, attempt.topics, released)
                 if attempt.acquired is not None:
                     self._acquired(attempt.acquired)
 
@@ -155,37 +163,13 @@ class PostgresRuns(RunStore):
         lease = None if wants is None else Lease(thread_id=thread_id, epoch=1, owner=wants.owner, newest=None)
         return Found(thread_id, None, (), None, self._now(), lease)
 
-    async def _store_marked(self, found: Found, changes: Changes[Any], lease: Lease, commit: Commit) -> bool:
-        """Store a superstep and the change of its run by the superstep's own statement.
-
-        Args:
-            found: the rows as this process has last written them.
-            changes: what was decided by these rows.
-            lease, commit: as for `transact`.
-
-        Returns:
-            False if nothing was stored: another process has changed the rows since, or the statement cannot store these
-            changes.
-        """
-        change = RunChange.of(found, changes)
+    def _marked_write(self, known: KnownRows, change: RunChange, lease: Lease, commit: Commit) -> MarkedWrite | None:
+        """Return the write of a superstep and the change of its run: one statement. See `LeasedRows`."""
         # `on_queued` is called only in the transaction that locks and reads.
-        if change is None or (self.on_queued is not None and is_queued(found.thread, changes.thread)):
-            return False
-        releases = commit.releases or ends_work(found, changes, lease)
-        rows_after = None if releases else KnownRows.after(found, changes, lease)
-        mark = RunMark.of(change)
-        write = LeasedWrite(lease, replace(commit, releases=releases), self._number, mark=mark)
-        try:
-            await self._opened().write(write)
-        except RowsChangedError:
-            return False
-        finally:
-            # Also if the caller was cancelled while it waited.
-            if write.is_stored:
-                self._note(found.thread_id, rows_after, topics_of(changes))
-                if releases:
-                    self._released(lease)
-        return True
+        if self.on_queued is not None and is_queued(change.thread_before, change.thread_after):
+            return None
+        mark = RunMark.of(change, known.frames)
+        return _MarkedStatement(LeasedWrite(lease, commit, self._number, mark=mark), mark.frames, self._opened())
 
     def forget(self, lease: Lease) -> None:
         """Forget the rows that this process has written under a lease. Call it when the lease is no longer held.
@@ -194,12 +178,6 @@ class PostgresRuns(RunStore):
             lease: the lease.
         """
         self._known.forget(lease)
-
-    def _note(self, thread_id: str, rows_after: KnownRows | None, topics: tuple[Topic, ...]) -> None:
-        """Remember the rows that a transaction has stored, and notify the callers that wait for a change of them."""
-        self._known.note(rows_after)
-        if topics:
-            self.notify(thread_id, topics)
 
     def notify(self, thread_id: str, topics: tuple[Topic, ...] = TOPICS) -> None:
         self.changes.notify(topics)

@@ -10,13 +10,19 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from ..records import Lease
+from msgspec.structs import replace
+
+from ..records import Commit, Lease
+from .changes import Topic
 from .decisions import Changes, Found
+from .port import ends_work, topics_of
 from .rows import RunRow, RunThreadRow, in_order
+
+T = TypeVar("T")
 
 
 class RowsChangedError(Exception):
@@ -71,45 +77,6 @@ class KnownRows(NamedTuple):
         return Found(self.thread.thread_id, self.thread, in_order(self.open), named, now)
 
 
-class LeasedRows:
-    """The known rows of the threads whose leases this process holds.
-
-    Rows may be missing or out of date: a transaction that decides by known rows compares them with the stored ones.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, KnownRows] = {}
-
-    def pop(self, lease: Lease) -> KnownRows | None:
-        """Return the rows of a thread, and forget them. After a successful transaction, pass the new rows to `note`.
-
-        Args:
-            lease: the lease on the thread.
-
-        Returns:
-            The rows; None if this process has not written them under the lease.
-        """
-        known = self._known.get(lease.thread_id)
-        return None if known is None or known.epoch != lease.epoch else self._known.pop(lease.thread_id, None)
-
-    def note(self, rows: KnownRows | None) -> None:
-        """Remember the rows of a thread after a committed transaction.
-
-        Args:
-            rows: the rows; None if no lease is held on the thread.
-        """
-        if rows is not None:
-            self._known[rows.thread.thread_id] = rows
-
-    def forget(self, lease: Lease) -> None:
-        """Forget the rows that were written under a lease. Call it when the lease is no longer held.
-
-        Args:
-            lease: the lease. Rows that were written under a later lease on the thread remain.
-        """
-        self.pop(lease)
-
-
 class RunChange(NamedTuple):
     """A change of one run, and perhaps of its thread's row.
 
@@ -137,3 +104,127 @@ class RunChange(NamedTuple):
             return None
         (after,) = changes.runs
         return None if after.run_id != run.run_id else cls(run, after, thread, changes.thread)
+
+
+class MarkedWrite(Protocol):
+    """A superstep with the change of its run, ready to be stored by one database.
+
+    Attributes:
+        frames: as those of `KnownRows`, after it.
+        is_stored: True if it is stored.
+    """
+
+    @property
+    def frames(self) -> Mapping[str, bytes]: ...
+
+    @property
+    def is_stored(self) -> bool: ...
+
+    async def store(self) -> None:
+        """Store it, if the stored rows are the known ones.
+
+        Raises:
+            RowsChangedError: they are not. Nothing was stored.
+            Exception: as for the saver's `commit`.
+        """
+        ...
+
+
+MakeMarkedWrite: TypeAlias = Callable[[KnownRows, RunChange, Lease, Commit], MarkedWrite | None]
+"""Makes a write of the known rows, what changes, the lease, and the superstep. None if the database must read first."""
+
+
+class LeasedRows:
+    """The known rows of the threads whose leases this process holds, and the writes that are decided by these rows.
+
+    They need not be complete or up to date: a transaction that decides by them compares them with the stored ones.
+
+    Args:
+        make: makes a write.
+        now: returns the time in unix seconds.
+        notify: called with a thread and what has changed of it, when something was stored.
+        released: called when a lease was released.
+    """
+
+    def __init__(
+        self,
+        make: MakeMarkedWrite,
+        *,
+        now: Callable[[], float],
+        notify: Callable[[str, tuple[Topic, ...]], None],
+        released: Callable[[Lease], object],
+    ) -> None:
+        self._known: dict[str, KnownRows] = {}
+        self._make = make
+        self._now = now
+        self._notify = notify
+        self._released = released
+
+    async def store(
+        self, decide: Callable[[Found], Changes[T]], run_id: str | None, lease: Lease, commit: Commit
+    ) -> Changes[T] | None:
+        """Store a superstep and what is decided about its run, without reading the rows.
+
+        Args:
+            decide, run_id, lease, commit: as for `RunStore.transact`.
+
+        Returns:
+            What was decided. None if nothing was stored: the rows are not known, another process has changed them, or
+            the change is not one of a run and its thread.
+
+        Raises:
+            Exception: as for `RunStore.transact`.
+        """
+        known = self._pop(lease)
+        if known is None:
+            return None
+        found = known.found(run_id, self._now())
+        changes = decide(found)
+        change = RunChange.of(found, changes)
+        if change is None:
+            return None
+        releases = commit.releases or ends_work(found, changes, lease)
+        write = self._make(known, change, lease, replace(commit, releases=releases))
+        if write is None:
+            return None
+        try:
+            await write.store()
+        except RowsChangedError:
+            return None
+        finally:
+            if write.is_stored:  # also if the caller was cancelled while it waited
+                after = None if releases else KnownRows.after(found, changes, lease, write.frames)
+                self.note(lease.thread_id, after, topics_of(changes), lease if releases else None)
+        return changes
+
+    def note(
+        self, thread_id: str, rows_after: KnownRows | None, topics: tuple[Topic, ...], released: Lease | None
+    ) -> None:
+        """Note what a transaction has stored, and notify those who wait for it.
+
+        Args:
+            thread_id: the thread.
+            rows_after: its rows; None if no lease is held.
+            topics: what has changed.
+            released: the lease that was released; None for none.
+        """
+        if rows_after is not None:
+            self._known[thread_id] = rows_after
+        if topics:
+            self._notify(thread_id, topics)
+        if released is not None:
+            self._released(released)
+
+    def forget(self, lease: Lease) -> None:
+        """Forget the rows that this process has written under a lease. Call it when the lease is no longer held.
+
+        Args:
+            lease: the lease. Rows that were written under a later lease remain.
+        """
+        self._pop(lease)
+
+    def _pop(self, lease: Lease) -> KnownRows | None:
+        """Return and forget the rows of a thread; None if this process has written none of them under the lease."""
+        # They are noted again by what the next transaction stores.
+        known = self._known.get(lease.thread_id)
+        return None if known is None or known.epoch != lease.epoch else self._known.pop(lease.thread_id, None)

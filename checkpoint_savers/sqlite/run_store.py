@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, TypeVar, TypeVarTuple
 
-from msgspec.structs import replace
-
 from ..records import Commit, Lease
-from ..runs.decisions import Changes, Found, WantedLease
-from ..runs.known_rows import KnownRows, LeasedRows, RowsChangedError, RunChange
-from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit, ends_work, topics_of
+from ..runs.decisions import WantedLease
+from ..runs.known_rows import KnownRows, LeasedRows, MarkedWrite, RunChange
+from ..runs.port import PAGE, ActiveThread, Decide, RunStore, check_commit
 from ..runs.queries import RowPosition, RunQuery, ThreadQuery
 from ..runs.rows import RunRow, RunThreadRow
 from . import runs, writing
@@ -23,6 +21,24 @@ from .worker import Job, Worker
 T = TypeVar("T")
 QueryT = TypeVar("QueryT", RunQuery, ThreadQuery)
 Ts = TypeVarTuple("Ts")
+
+
+class _MarkedJob:
+    """A superstep with its run's mark. See `MarkedWrite`."""
+
+    def __init__(self, connection: Worker, columns: writing.CommitColumns, frames: Mapping[str, bytes]) -> None:
+        self.frames = frames
+        self.is_stored = False
+        self._connection = connection
+        self._job = Job.of_group(writing.commit, columns, size=columns.size)
+
+    async def store(self) -> None:
+        try:
+            await self._connection.run(self._job, shielded=True)
+            self.is_stored = True
+        except asyncio.CancelledError:
+            self.is_stored = self._job.error is None  # `run` raises the cancellation only when the job has ended
+            raise
 
 
 class SqliteRuns(RunStore):
@@ -51,10 +67,9 @@ class SqliteRuns(RunStore):
         super().__init__()
         self._connection = connection
         self._acquired = acquired
-        self._released = released
         self._clock = clock
         self._refuse_newer = refuse_newer
-        self._known = LeasedRows()
+        self._known = LeasedRows(self._marked_write, now=clock, notify=self.notify, released=released)
         self._looked_at = float("-inf")
         self._seen: tuple[Worker, int] | None = None  # the number of `data_version`, which belongs to a connection
 
@@ -72,12 +87,9 @@ class SqliteRuns(RunStore):
     ) -> T:
         check_commit(lease, commit)
         if lease is not None and commit is not None:
-            known = self._known.pop(lease)
-            if known is not None:
-                found = known.found(run_id, self._clock())
-                changes = decide(found)
-                if await self._store_marked(known, found, changes, lease, commit):
-                    return changes.result
+            changes = await self._known.store(decide, run_id, lease, commit)
+            if changes is not None:
+                return changes.result
         columns = None if lease is None or commit is None else writing.bind_commit(lease, commit)
         asked = runs.Transaction(
             thread_id=thread_id,
@@ -97,52 +109,15 @@ class SqliteRuns(RunStore):
         finally:
             # Also if the caller was cancelled: the transaction may have been committed.
             if job.value is not None:
-                self._known.note(job.value.known_rows)
-                if job.value.topics:
-                    self.notify(thread_id, job.value.topics)
-                if lease is not None and job.value.released:
-                    self._released(lease)
+                released = lease if job.value.released else None
+                self._known.note(thread_id, job.value.known_rows, job.value.topics, released)
                 if job.value.acquired is not None:
                     self._acquired(job.value.acquired)
 
-    async def _store_marked(
-        self, known: KnownRows, found: Found, changes: Changes[Any], lease: Lease, commit: Commit
-    ) -> bool:
-        """Store a superstep and the change of its run, without reading the run's rows.
-
-        Args:
-            known: the rows as this process has last written them.
-            found: the same rows, as the decision got them.
-            changes: what was decided by these rows.
-            lease, commit: as for `transact`.
-
-        Returns:
-            False if nothing was stored: another process has changed the rows since, or the changes are not of one run.
-        """
-        change = RunChange.of(found, changes)
-        if change is None:
-            return False
-        releases = commit.releases or ends_work(found, changes, lease)
+    def _marked_write(self, known: KnownRows, change: RunChange, lease: Lease, commit: Commit) -> MarkedWrite:
+        """Return the write of a superstep and the change of its run: one job, without reading. See `LeasedRows`."""
         updates = RunUpdates.of(change, known.frames, self._refuse_newer)
-        columns = writing.bind_commit(lease, replace(commit, releases=releases), updates.store)
-        job = Job.of_group(writing.commit, columns, size=columns.size)
-        is_stored = False
-        try:
-            await self._connection().run(job, shielded=True)
-            is_stored = True
-        except RowsChangedError:
-            return False
-        except asyncio.CancelledError:
-            is_stored = job.error is None  # `run` raises the cancellation only when the job has ended
-            raise
-        finally:
-            if is_stored:
-                self._known.note(None if releases else KnownRows.after(found, changes, lease, updates.frames))
-                if topics := topics_of(changes):
-                    self.notify(found.thread_id, topics)
-                if releases:
-                    self._released(lease)
-        return True
+        return _MarkedJob(self._connection(), writing.bind_commit(lease, commit, updates.store), updates.frames)
 
     def forget(self, lease: Lease) -> None:
         """Forget the rows that this process has written under a lease. Call it when the lease is no longer held.

@@ -2572,7 +2572,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "marks-that-release-nothing",
         "P16: a run has ended, and its thread is busy until the lease expires",
-        "SqliteRuns._store_marked",
+        "LeasedRows.store",
         "replace(commit, releases=releases)",
         "commit",
         (
@@ -2583,17 +2583,17 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "marks-whose-callers-are-cancelled",
         "P7: a run has ended, and the callers that wait for it are not notified, as its worker was cancelled",
-        "SqliteRuns._store_marked",
-        "is_stored = job.error is None",
-        "is_stored = False",
+        "sqlite.run_store._MarkedJob.store",
+        "self.is_stored = self._job.error is None",
+        "self.is_stored = False",
         ("tests/savers/test_sqlite_run_marks.py::test_a_caller_that_is_cancelled",),
     ),
     Fault(
         "marks-that-were-refused-to-cancelled-callers",
         "P16: a worker assumes that a lease was released, although the transaction was not stored",
-        "SqliteRuns._store_marked",
-        "is_stored = job.error is None",
-        "is_stored = True",
+        "sqlite.run_store._MarkedJob.store",
+        "self.is_stored = self._job.error is None",
+        "self.is_stored = True",
         ("tests/savers/test_sqlite_run_marks.py::test_a_caller_that_is_cancelled",),
     ),
     Fault(
@@ -2610,7 +2610,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     Fault(
         "rows-of-any-lease",
         "P16: the release of a lost lease makes its successor read the rows of its run",
-        "LeasedRows.pop",
+        "LeasedRows._pop",
         "known.epoch != lease.epoch",
         "False",
         ("tests/savers/test_run_marks.py::test_rows_of_a_later_lease",),

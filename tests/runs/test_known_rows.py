@@ -47,11 +47,16 @@ def test_a_change_of_more_than_one_run() -> None:
 
 def test_what_a_transaction_leaves() -> None:
     """P16: the next decision under the lease finds the rows as the transaction has left them, with open runs only."""
-    known = LeasedRows()
-    known.note(KnownRows.after(FOUND, Changes(None, runs=(BEGUN, replace(SECOND, status="success"))), lease(3)))
-    assert known.pop(lease(4)) is None
-    left = known.pop(lease(3))
-    assert left is not None and known.pop(lease(3)) is None
+    changed, released = list[tuple[object, ...]](), list[object]()
+    known = LeasedRows(
+        lambda *_: None, now=lambda: 5.0, notify=lambda *change: changed.append(change), released=released.append
+    )
+    after = KnownRows.after(FOUND, Changes(None, runs=(BEGUN, replace(SECOND, status="success"))), lease(3))
+    known.note("t", after, ("run",), None)
+    assert changed == [("t", ("run",))] and released == []
+    assert known._pop(lease(4)) is None
+    left = known._pop(lease(3))
+    assert left is not None and known._pop(lease(3)) is None
     assert left.found("a", 5.0) == Found("t", THREAD, (BEGUN,), BEGUN, 5.0)
     assert left.found("b", 5.0).named is None
 
