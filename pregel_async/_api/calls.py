@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
-import anyio
 import msgspec
 from msgspec import structs
 
@@ -38,7 +37,7 @@ from .._runtime.engine.settings import Audience, Settings
 from .._runtime.observing.error_text import shorten_traceback
 from .._runtime.persistence.digests import Digests
 from .._runtime.persistence.namespace_writer import NamespaceWriter
-from .._runtime.platform.event_loops import sole_exception
+from .._runtime.platform.event_loops import task_group
 from .._runtime.streaming.buffer import CAPACITY, Buffer, Unbounded
 from .._runtime.streaming.parts import Cursor, RawPart, Shape, bare, shape_of
 from .._runtime.streaming.stream import GraphStream
@@ -244,12 +243,9 @@ async def _run_each(
                     group.cancel_scope.cancel()
             finished(index, result)
 
-    try:
-        async with anyio.create_task_group() as group:
-            for _ in range(len(inputs) if limit is None else max(1, limit)):
-                start_soon(group, work)
-    except BaseExceptionGroup as several:  # Ctrl-C only: `work` passes on every `Exception`
-        raise sole_exception(several) from None
+    async with task_group() as group:  # `work` passes on every `Exception`, so this can only raise Ctrl-C
+        for _ in range(len(inputs) if limit is None else max(1, limit)):
+            start_soon(group, work)
 
 
 class _CheckedOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from checkpoint_savers.abc import BaseCheckpointSaver
 from checkpoint_savers.children import start_soon
 
 from .._api.compiled import Graph
-from .._runtime.platform.event_loops import sole_exception
+from .._runtime.platform.event_loops import task_group
 from ..errors import ConfigError
 from .pick_up import ResumeArguments, pick_up_all
 from .service import STATE_KEY, Service, check_grace
@@ -75,22 +75,18 @@ def graph_lifespan(
             state = getattr(app, "state", None)
             if state is not None:
                 setattr(state, STATE_KEY, service)
-            try:
-                async with anyio.create_task_group() as group:
-                    if pick_up:
-                        start_soon(group, pick_up_all, service, None if pick_up is True else pick_up)
-                    try:
-                        yield {STATE_KEY: service}
-                    finally:
-                        # The server may have stopped without a signal that `on_exit_signal` saw: draining again is
-                        # harmless. The deadline bounds how long resumed runs, which no request waits for, hold up the
-                        # shutdown; the saver is closed after them.
-                        service.drain()
-                        group.cancel_scope.deadline = anyio.current_time() + grace
-            # Resumed runs log their failures and raise none, so the group holds what interrupted this task.
-            # Raise it bare, as without a task group.
-            except BaseExceptionGroup as group_error:
-                raise sole_exception(group_error) from None
+            # Resumed runs log their failures and raise none, so the group can only hold what interrupted this task.
+            async with task_group() as group:
+                if pick_up:
+                    start_soon(group, pick_up_all, service, None if pick_up is True else pick_up)
+                try:
+                    yield {STATE_KEY: service}
+                finally:
+                    # The server may have stopped without a signal that `on_exit_signal` saw: draining again is
+                    # harmless. The deadline bounds how long resumed runs, which no request waits for, hold up the
+                    # shutdown; the saver is closed after them.
+                    service.drain()
+                    group.cancel_scope.deadline = anyio.current_time() + grace
 
     return lifespan
 

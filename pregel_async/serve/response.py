@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from checkpoint_savers.children import start_soon
 
 from .._api.json_encoder import JsonEncoder
-from .._runtime.platform.event_loops import sole_exception
+from .._runtime.platform.event_loops import task_group
 from .._runtime.streaming.parts import Cursor
 from .._runtime.streaming.stream import GraphStream
 from ..errors import ConfigError, InvalidCursorError
@@ -74,7 +74,8 @@ class RunResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reader = self._make_reader()
         try:
-            async with anyio.create_task_group() as group:
+            # The child tasks handle their failures, so the group can only hold what was raised in this task.
+            async with task_group() as group:
                 start_soon(group, reader.read_to_end)
                 start_soon(group, self._cancel_after_grace, reader)
                 await self._respond(reader, scope, receive, send)
@@ -82,9 +83,6 @@ class RunResponse(Response):
                     start_soon(group, self._handle_disconnect, reader)
                     await reader.finished.wait()
                 group.cancel_scope.cancel()
-        # The child tasks handle their failures, so the group holds what was raised in this task. Raise it bare.
-        except BaseExceptionGroup as group_error:
-            raise sole_exception(group_error) from None
         finally:
             reader.events.close()
             if self._registration is not None:

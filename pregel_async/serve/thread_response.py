@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from checkpoint_savers.children import start_soon
 
 from .._api.json_encoder import JsonEncoder
-from .._runtime.platform.event_loops import sole_exception
+from .._runtime.platform.event_loops import task_group
 from ..errors import RecordedFailureError
 from ..service import RunService
 from ..types import StreamMode
@@ -61,15 +61,12 @@ class ThreadResponse(Response):
             async for event in taken:
                 yield event
 
-        try:
-            # The log is read in a child task, and not by the generator: a stream of parts must be left by the task that
-            # has entered it.
-            async with taken, anyio.create_task_group() as group:
-                start_soon(group, self._read, given)
-                await send_events(events(), self._service, self._limits, END_SECONDS, scope, receive, send)
-                group.cancel_scope.cancel()
-        except BaseExceptionGroup as group_error:
-            raise sole_exception(group_error) from None
+        # The log is read in a child task, and not by the generator: a stream of parts must be left by the task that has
+        # entered it.
+        async with taken, task_group() as group:
+            start_soon(group, self._read, given)
+            await send_events(events(), self._service, self._limits, END_SECONDS, scope, receive, send)
+            group.cancel_scope.cancel()
 
     async def _read(self, events: MemoryObjectSendStream[bytes]) -> None:
         """Read the log until its end, or until the service drains: the client continues at another process then."""

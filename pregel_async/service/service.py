@@ -23,6 +23,7 @@ from .._api.calls import check_call
 from .._api.compiled import Graph
 from .._checks.config import check_text
 from .._runtime.platform.environment import Environment, SystemEnvironment
+from .._runtime.platform.event_loops import task_group
 from ..errors import ConfigError
 from ..parts import StreamPart, ThreadPart
 from ..runtime import RunControl
@@ -37,7 +38,6 @@ from .following import follow_run, follow_thread
 from .opened import OpenService
 from .routes import route_of
 from .runs import Run, RunResult, ThreadInfo
-from .task_group import task_group
 from .watching import RunWatcher
 from .worker import Worker, WorkLoop
 

@@ -15,6 +15,7 @@ from checkpoint_savers.durations import read_seconds
 from checkpoint_savers.errors import StorageError
 from checkpoint_savers.runs.rows import RunRow, RunThreadRow
 
+from .._runtime.platform.event_loops import task_group
 from ..errors import ConfigError
 from .acceptance import Acceptance
 from .activation import Activation, Tools, log
@@ -22,7 +23,6 @@ from .dispatch.port import Dispatcher
 from .errors import ServiceDrainingError
 from .keeper import Keeper
 from .routes import routes_of
-from .task_group import task_group
 
 LOOK_EVERY = 1.0
 """Seconds after which a worker looks for runs that are to be cancelled or are followed, without an announcement."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import cache, partial
 from types import FrameType
@@ -17,6 +18,8 @@ from checkpoint_savers.scopes import is_from_cancel_scope
 
 if TYPE_CHECKING:
     import asyncio
+
+    from anyio.abc import TaskGroup
 
 
 def on_asyncio() -> bool:
@@ -207,6 +210,20 @@ def sole_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the only exception of a group, or the group itself if it has several."""
     # The runtime's child tasks never raise. So its groups wrap only an exception of the waiting task: on trio, Ctrl-C.
     return group.exceptions[0] if len(group.exceptions) == 1 else group
+
+
+@asynccontextmanager
+async def task_group() -> AsyncGenerator[TaskGroup, None]:
+    """Open a task group whose tasks are one piece of work: a single exception is raised as it is, not in a group.
+
+    Yields:
+        The task group.
+    """
+    try:
+        async with anyio.create_task_group() as group:
+            yield group
+    except BaseExceptionGroup as several:
+        raise sole_exception(several) from None
 
 
 async def wait_out(*events: WaitableEvent) -> None:
