@@ -51,18 +51,31 @@ WITH layout AS MATERIALIZED (
 RETURNING {SERVER_TIME}
 """
 
-_SAVER_THREADS: Final[Columns] = {
+LEASE: Final[Columns] = {
     "thread_id": "text",
     "epoch": "bigint",
     "run_id": "text",
     "owner": "text",
     "expires_at": "float8",
-    "metadata": "text",
 }
+"""The columns of `lease_values`."""
+
+_SAVER_THREADS: Final[Columns] = {**LEASE, "metadata": "text"}
 _RUN_THREADS: Final[Columns] = {**THREAD_CHANGES, **CONTENT}
 
 IS_STORED: Final = "SELECT FROM {s}.pregel_runs WHERE run_id = %b AND thread_id = %b AND created_at = %b"
 """Selects the first run of a new thread, whatever its status is by now. `NewThread.key` has the parameters."""
+
+
+def lease_values(lease: Lease, expires_at: float | None) -> Raw:
+    """Return the values of a lease, in the order of `LEASE`.
+
+    Args:
+        lease: the lease.
+        expires_at: when it expires, in unix seconds.
+    """
+    owner = lease.owner
+    return escape(lease.thread_id), lease.epoch, escape(owner.run_id), owner_text(owner), expires_at
 
 
 class NewThread(NamedTuple):
@@ -89,11 +102,10 @@ class NewThread(NamedTuple):
 
     def saver_thread_values(self) -> Raw:
         """Return the values of the saver's row, in the order of its columns in the statement."""
-        thread_id, lease, metadata = escape(self.row.thread_id), self.lease, write_metadata(self.metadata)
-        if lease is None:
-            return thread_id, 0, None, None, None, metadata
-        owner = lease.owner
-        return thread_id, lease.epoch, escape(owner.run_id), owner_text(owner), self.expires_at, metadata
+        metadata = write_metadata(self.metadata)
+        if self.lease is None:
+            return escape(self.row.thread_id), 0, None, None, None, metadata
+        return *lease_values(self.lease, self.expires_at), metadata
 
     def run_thread_values(self) -> Raw:
         """Return the values of the thread's row of runs, likewise."""

@@ -44,9 +44,9 @@ from .batches import Columns, may_prepare, table_of, values_of
 from .connections import Connection, PostgresCursor, fetch, new_client_cursor, new_cursor
 from .escaping import escape, unescape
 from .group_commit import QueuedWrite
-from .new_threads import INSERT_RUNS, IS_STORED, NewThread, insert_statement
+from .new_threads import INSERT_RUNS, IS_STORED, LEASE, NewThread, insert_statement, lease_values
 from .outcomes import was_committed
-from .rows import Raw, owner_of, owner_text, to_checkpoint_id_or_none, where_of
+from .rows import Raw, owner_of, to_checkpoint_id_or_none, where_of
 from .run_rows import (
     CONTENT,
     NEW_RUN,
@@ -146,7 +146,6 @@ UPDATE {s}.pregel_threads t
 SET epoch = r.epoch, seq = 0, run_id = r.run_id, owner = r.owner, expires_at = r.expires_at
 FROM {rows} WHERE t.thread_id = r.thread_id
 """
-_LEASE: Final = {"thread_id": "text", "epoch": "bigint", "run_id": "text", "owner": "text", "expires_at": "float8"}
 _RELEASED: Final = {"thread_id": "text", "payload": "text"}
 _RUNS: Final = "pregel_runs"
 _RUN_THREADS: Final = "pregel_run_threads"
@@ -659,17 +658,11 @@ class RunTransactions:
 
     async def _acquire(self, connection: Connection, attempts: Sequence[RunAttempt[Any]]) -> None:
         rows = [
-            (
-                escape(each.thread_id),
-                each.acquired.epoch,
-                escape(each.wants.owner.run_id),
-                owner_text(each.wants.owner),
-                each.wants.expires_at,
-            )
+            lease_values(each.acquired, each.wants.expires_at)
             for each in attempts
             if each.acquired is not None and each.wants is not None
         ]
-        await self._write_rows(connection, _ACQUIRE, _LEASE, rows)
+        await self._write_rows(connection, _ACQUIRE, LEASE, rows)
 
     async def _release(self, connection: Connection, todo: Sequence[_Decided]) -> None:
         leases = [(each, each.attempt.lease) for each in todo if each.attempt.lease is not None]
