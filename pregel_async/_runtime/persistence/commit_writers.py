@@ -135,11 +135,9 @@ class CommitWriter:
         Raises:
             CheckpointError: this transaction or an earlier one failed.
         """
-        # The same as `store_queued(releases=ends)`, with fewer calls for each superstep. Returns the awaitable instead
-        # of awaiting it: each coroutine that a waiting run holds is one more object for the collector to traverse.
-        if self.outer:
-            return self._store_after_outer((), ())
-        return self.lease.commit(self._build_commit(releases=ends), self._mark_stored, self.explain)
+        # Returns the awaitable instead of awaiting it: each coroutine that a waiting run holds is one more object for
+        # the collector to traverse in every superstep.
+        return self.store_queued(releases=ends)
 
     async def record(self, record: TaskRecord, on_stored: Callable[[], None], events: Sequence[EventRow] = ()) -> None:
         """Store the record of a task while its siblings run. Results that come during a transaction share the next.
